@@ -1,0 +1,2 @@
+//! See Cargo.toml.
+fn main() {}
