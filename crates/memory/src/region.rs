@@ -1,0 +1,144 @@
+//! One stretch of anonymous memory from the operating system, handed out in pieces by offset.
+//! The one file where `unsafe` is implemented; `slab.rs` gives it the promise it needs: one lock for each piece.
+
+use crate::MemoryError;
+use memmap2::{MmapMut, MmapOptions};
+use std::ops::{Deref, DerefMut, Range};
+use std::ptr::NonNull;
+use std::sync::{RwLockReadGuard, RwLockWriteGuard};
+
+/// Zeroed memory whose pages are committed by the first touch. Its first byte lies at a multiple of the alignment asked for.
+#[derive(Debug)]
+pub(crate) struct Region {
+    base: NonNull<u8>,
+    bytes: usize,
+    /// Owns the memory; it is reached through `base` only, so that no reference to all of it ever exists beside pieces.
+    _mapping: MmapMut,
+}
+
+// SAFETY: the region is plain memory that stays mapped, at the same address, as long as the value lives; it has no
+// affinity to a thread. `base` is the only way in; `lend` and `lend_mut` ask their callers to exclude races by a lock.
+unsafe impl Send for Region {}
+// SAFETY: as above; the shared methods hand out pieces only under the promises in their own safety sections.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// Maps `bytes` bytes, at least 1, the first at a multiple of `alignment`, a power of two.
+    ///
+    /// Nothing is written: the system hands out zeroed pages at the first touch.
+    pub(crate) fn new(bytes: u64, alignment: usize) -> Result<Self, MemoryError> {
+        assert!(bytes > 0 && alignment.is_power_of_two(), "a region of {bytes} bytes aligned to {alignment}");
+        let too_large = MemoryError::TooLarge { bytes };
+        // Mappings start at pages only, so the front may have to be skipped to reach the alignment.
+        let Some(mapped) = usize::try_from(bytes).ok().and_then(|bytes| bytes.checked_add(alignment)) else {
+            return Err(too_large);
+        };
+        if isize::try_from(mapped).is_err() {
+            return Err(too_large);
+        }
+        let mut mapping = MmapOptions::new()
+            .len(mapped)
+            .map_anon()
+            .map_err(|source| MemoryError::Refused { bytes, source })?;
+        advise_huge_pages(&mapping);
+        let start = mapping.as_mut_ptr();
+        let skipped = start.align_offset(alignment);
+        assert!(skipped <= alignment, "bytes can be aligned to any power of two");
+        // SAFETY: `skipped` is at most `alignment`, and the mapping is `bytes + alignment` bytes long.
+        let base = unsafe { NonNull::new_unchecked(start.add(skipped)) };
+        Ok(Self { base, bytes: mapped - alignment, _mapping: mapping })
+    }
+
+    /// Where the first byte lies.
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// Lends the bytes in `range` for reading while `guard` lives.
+    ///
+    /// # Safety
+    /// Every access to these bytes must go through the lock that `guard` holds.
+    pub(crate) unsafe fn lend<'r>(
+        &'r self,
+        range: Range<usize>,
+        guard: RwLockReadGuard<'r, ()>,
+    ) -> SlotRead<'r> {
+        SlotRead { bytes: self.piece(range), _guard: guard }
+    }
+
+    /// Lends the bytes in `range` for writing while `guard` lives.
+    ///
+    /// # Safety
+    /// Every access to these bytes must go through the lock that `guard` holds.
+    pub(crate) unsafe fn lend_mut<'r>(
+        &'r self,
+        range: Range<usize>,
+        guard: RwLockWriteGuard<'r, ()>,
+    ) -> SlotWrite<'r> {
+        SlotWrite { bytes: self.piece(range), _guard: guard }
+    }
+
+    fn piece(&self, range: Range<usize>) -> NonNull<[u8]> {
+        let inside = range.start <= range.end && range.end <= self.bytes;
+        assert!(inside, "bytes {range:?} of a region of {}", self.bytes);
+        // SAFETY: the start was checked to lie inside the mapping.
+        let start = unsafe { self.base.add(range.start) };
+        NonNull::slice_from_raw_parts(start, range.len())
+    }
+}
+
+/// A slot's bytes, lent for reading.
+///
+/// It holds a pointer, not a reference: a reference would promise bytes that do not change until the end of a function
+/// that the value was moved into, but the promise ends when the guard is dropped inside of it.
+#[derive(Debug)]
+pub struct SlotRead<'s> {
+    bytes: NonNull<[u8]>,
+    _guard: RwLockReadGuard<'s, ()>,
+}
+
+// SAFETY: sharing it shares `&[u8]` only, and the guard is `Sync` itself.
+unsafe impl Sync for SlotRead<'_> {}
+
+impl Deref for SlotRead<'_> {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `lend` promised that the lock guards these bytes, and it is held for reading, so nobody writes them. They
+        // lie inside the region, which outlives the guard's lifetime, and were zeroed by the system at the least.
+        unsafe { self.bytes.as_ref() }
+    }
+}
+
+/// A slot's bytes, lent to one writer. A pointer for the same reason as in [`SlotRead`].
+#[derive(Debug)]
+pub struct SlotWrite<'s> {
+    bytes: NonNull<[u8]>,
+    _guard: RwLockWriteGuard<'s, ()>,
+}
+
+// SAFETY: sharing it shares `&[u8]` only, and the guard is `Sync` itself.
+unsafe impl Sync for SlotWrite<'_> {}
+
+impl Deref for SlotWrite<'_> {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        // SAFETY: as in `SlotRead`; the lock is held exclusively, and `&self` excludes `deref_mut`.
+        unsafe { self.bytes.as_ref() }
+    }
+}
+
+impl DerefMut for SlotWrite<'_> {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `SlotRead`; the lock is held exclusively, and `&mut self` excludes other references from this guard.
+        unsafe { self.bytes.as_mut() }
+    }
+}
+
+/// Asks for 2 MiB pages: weights are read from end to end, and 4 KiB pages cost about a tenth of the memory's speed.
+/// A kernel that does not know them may say no; nothing depends on the answer.
+fn advise_huge_pages(mapping: &MmapMut) {
+    #[cfg(all(target_os = "linux", not(miri)))]
+    let _ = mapping.advise(memmap2::Advice::HugePage);
+    #[cfg(any(not(target_os = "linux"), miri))]
+    let _ = mapping;
+}
