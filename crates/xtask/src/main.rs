@@ -1,2 +1,59 @@
-//! See Cargo.toml.
-fn main() {}
+//! The project's own recipes, run as `cargo xtask RECIPE`; CI calls the same ones. This crate uses none of
+//! ours: it knows the engine only as a program and a tree of files.
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a recipe's output is what it says on the terminal"
+)]
+
+mod ci;
+mod cross;
+mod project;
+mod steps;
+mod tidy;
+
+use anyhow::Result;
+use clap::{CommandFactory, Parser, Subcommand};
+use std::process::ExitCode;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", about = "The project's own recipes")]
+struct Arguments {
+    #[command(subcommand)]
+    recipe: Option<Recipe>,
+}
+
+#[derive(Subcommand)]
+enum Recipe {
+    /// The core tier: fmt, clippy, build, tests, docs, tidy, the README's command. Needs Rust and git only
+    Ci,
+    /// `ci`, then long mutation tests, `cross`, `cargo deny` and a run on a generated checkpoint
+    Full,
+    /// Type-check the workspace for macOS (arm64) and Windows from Linux
+    Cross,
+    /// Check what no compiler checks: sizes, crate edges, unsafe, words that do not belong
+    Tidy,
+}
+
+fn main() -> ExitCode {
+    let outcome = match Arguments::parse().recipe {
+        None => list(),
+        Some(Recipe::Ci) => return ci::run(&ci::core_tier()),
+        Some(Recipe::Full) => return ci::run(&ci::full_tier()),
+        Some(Recipe::Cross) => cross::run(),
+        Some(Recipe::Tidy) => tidy::run(),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// `cargo xtask` alone: the list of recipes, one line each.
+fn list() -> Result<()> {
+    Arguments::command().print_help()?;
+    Ok(())
+}
