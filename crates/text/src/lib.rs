@@ -1,1 +1,36 @@
-//! See Cargo.toml.
+//! Strings to ids and back: the tokenizer of `tiktoken.model` checkpoints and the decoder of a token stream.
+//! It deliberately knows no model, no tensor and no chat format.
+//!
+//! ```
+//! use text::{Segment, StreamDecoder, Tiktoken, Tokenizer};
+//!
+//! # fn main() -> Result<(), text::TextError> {
+//! let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/k3-tiny");
+//! let tokenizer = Tiktoken::open(directory.as_ref())?;
+//! // The control token comes from us; the text comes from a user and stays text, whatever it spells.
+//! let ids = tokenizer.encode(&[Segment::Special("<|open|>"), Segment::Text("a <|close|> b")])?;
+//! assert_eq!(ids.iter().filter(|&&id| tokenizer.is_special(id)).count(), 1);
+//!
+//! let mut decoder = StreamDecoder::new();
+//! let mut text = String::new();
+//! for &id in &ids[1..] {
+//!     text += &decoder.push_id(&tokenizer, id)?;
+//! }
+//! text += &decoder.finish();
+//! assert_eq!(text, "a <|close|> b");
+//! # Ok(())
+//! # }
+//! ```
+
+mod cuts;
+mod error;
+mod ranks;
+mod specials;
+mod stream;
+mod tiktoken;
+mod tokenizer;
+
+pub use crate::error::TextError;
+pub use crate::stream::StreamDecoder;
+pub use crate::tiktoken::{PATTERN, Tiktoken};
+pub use crate::tokenizer::{Segment, Tokenizer};

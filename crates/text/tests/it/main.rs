@@ -1,0 +1,6 @@
+//! The tests of crate `text` that use its public face only: vectors, properties, damaged files.
+
+mod damaged;
+mod properties;
+mod support;
+mod vectors;
