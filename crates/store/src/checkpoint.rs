@@ -1,0 +1,362 @@
+//! A model directory as Hugging Face lays it out, or several that hold one model together: opens it and checks all
+//! that can be checked without reading a tensor. Interprets no config and requires no tensor: families do, with the
+//! questions in `lookup.rs`.
+//!
+//! Nothing is ever written into a model directory.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::error::{MissingShards, NotInShard, StoreError};
+use crate::files::{DiskFiles, FileId, Files, MemoryFiles, find};
+use crate::index::{INDEX_BYTES_MAX, Index};
+use crate::read;
+use crate::safetensors::{Entry, Named, Shapes, read_header};
+
+const CONFIG: &str = "config.json";
+const GENERATION_CONFIG: &str = "generation_config.json";
+const INDEX: &str = "model.safetensors.index.json";
+const SINGLE: &str = "model.safetensors";
+
+/// Largest config we parse; real ones have some kilobytes.
+const CONFIG_BYTES_MAX: u64 = 4 << 20;
+
+/// An opened checkpoint: the table of its tensors and its configs. Half a million tensors take about 100 MB; when
+/// all entries that will be needed are copied out, drop it and keep [`Checkpoint::files`].
+pub struct Checkpoint {
+    files: Arc<dyn Files>,
+    /// Sorted by name, each name once.
+    pub(crate) tensors: Vec<Named>,
+    /// The checkpoint's own shards.
+    pub(crate) shards: Vec<FileId>,
+    /// Names in `.safetensors` files that are not shards of the checkpoint; sorted.
+    pub(crate) unindexed: Vec<(Box<str>, FileId)>,
+    config: Value,
+    config_bytes: Vec<u8>,
+    generation_config: Option<Value>,
+    notes: Vec<String>,
+}
+
+impl Checkpoint {
+    /// Opens the model that the directories hold together. The first one must hold `config.json` and, unless the
+    /// weights are a single `model.safetensors`, the index; shards may lie in any of them.
+    ///
+    /// Reads every shard's header and no tensor.
+    ///
+    /// # Errors
+    /// Everything about the files that would make a later read wrong or impossible: see [`StoreError`].
+    pub fn open(directories: &[PathBuf]) -> Result<Checkpoint, StoreError> {
+        Checkpoint::from_files(Arc::new(DiskFiles::open(directories)?))
+    }
+
+    /// The same for files in memory, given by name and content.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::open`].
+    pub fn from_memory(files: &[(&str, &'static [u8])]) -> Result<Checkpoint, StoreError> {
+        let files = files.iter().map(|(name, content)| ((*name).to_owned(), Cow::Borrowed(*content)));
+        Checkpoint::from_files(Arc::new(MemoryFiles::new(files)))
+    }
+
+    /// The same for any collection of files.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::open`].
+    pub fn from_files(files: Arc<dyn Files>) -> Result<Checkpoint, StoreError> {
+        let mut opening = Opening { files: &*files, notes: Vec::new() };
+        let (config, config_bytes) = opening.config()?;
+        let generation_config = opening.generation_config()?;
+        let index = opening.index()?;
+        let shards = opening.shards(index.as_ref())?;
+        let tensors = opening.tensors(&shards)?;
+        if let Some(index) = &index {
+            opening.compare(index, &shards, &tensors)?;
+        }
+        let unindexed = opening.unindexed(&shards, &tensors)?;
+        let notes = opening.notes;
+        Ok(Checkpoint { files, tensors, shards, unindexed, config, config_bytes, generation_config, notes })
+    }
+
+    /// The parsed `config.json`, as it stands there.
+    #[must_use]
+    pub fn config(&self) -> &Value {
+        &self.config
+    }
+
+    /// The bytes of `config.json`.
+    #[must_use]
+    pub fn config_bytes(&self) -> &[u8] {
+        &self.config_bytes
+    }
+
+    /// The parsed `generation_config.json`, if there is one.
+    #[must_use]
+    pub fn generation_config(&self) -> Option<&Value> {
+        self.generation_config.as_ref()
+    }
+
+    /// What is odd about the directories but harmless; one sentence each, for people.
+    #[must_use]
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// The files under the checkpoint; they stay usable, with the entries' offsets, when it is dropped.
+    #[must_use]
+    pub fn files(&self) -> Arc<dyn Files> {
+        Arc::clone(&self.files)
+    }
+
+    /// The shards, in the order of the index.
+    #[must_use]
+    pub fn shards(&self) -> &[FileId] {
+        &self.shards
+    }
+
+    /// Directory and name of a file, for messages.
+    #[must_use]
+    pub fn file_name(&self, file: FileId) -> String {
+        self.files.location(file)
+    }
+
+    /// A whole metadata file of the first directory, such as the tokenizer's; `None` when it is not there.
+    ///
+    /// # Errors
+    /// It is empty, larger than `limit` bytes, or cannot be read.
+    pub fn metadata_file(&self, name: &str, limit: u64) -> Result<Option<Vec<u8>>, StoreError> {
+        let file = in_first_directory(&*self.files, name);
+        file.map(|file| read::whole(&*self.files, file, limit)).transpose()
+    }
+}
+
+/// The metadata belongs together, so only one directory is asked for it.
+fn in_first_directory(files: &dyn Files, name: &str) -> Option<FileId> {
+    find(files, name).find(|file| files.list()[file.0 as usize].directory == 0)
+}
+
+/// A checkpoint being opened.
+struct Opening<'f> {
+    files: &'f dyn Files,
+    notes: Vec<String>,
+}
+
+impl Opening<'_> {
+    fn first_directory(&self) -> String {
+        self.files.directories().first().cloned().unwrap_or_default()
+    }
+
+    fn json(&self, file: FileId) -> Result<(Value, Vec<u8>), StoreError> {
+        let bytes = read::whole(self.files, file, CONFIG_BYTES_MAX)?;
+        let value: Value = read::json(read::Unambiguous, &bytes, &self.files.location(file))?;
+        if !value.is_object() {
+            let reason = "it should be a JSON object".to_owned();
+            return Err(StoreError::Json { path: self.files.location(file), reason });
+        }
+        Ok((value, bytes))
+    }
+
+    fn config(&self) -> Result<(Value, Vec<u8>), StoreError> {
+        if let Some(file) = in_first_directory(self.files, CONFIG) {
+            return self.json(file);
+        }
+        let advice = match find(self.files, CONFIG).next() {
+            Some(file) => format!("{} is: name that directory first", self.files.location(file)),
+            None => "is this a model's folder? If so, download the file from the release".to_owned(),
+        };
+        Err(StoreError::FileAbsent { name: CONFIG.to_owned(), directory: self.first_directory(), advice })
+    }
+
+    fn generation_config(&self) -> Result<Option<Value>, StoreError> {
+        let file = in_first_directory(self.files, GENERATION_CONFIG);
+        file.map(|file| self.json(file).map(|(value, _)| value)).transpose()
+    }
+
+    fn index(&self) -> Result<Option<Index>, StoreError> {
+        let Some(file) = in_first_directory(self.files, INDEX) else { return Ok(None) };
+        let bytes = read::whole(self.files, file, INDEX_BYTES_MAX)?;
+        Index::parse(&bytes, &self.files.location(file)).map(Some)
+    }
+
+    /// The files that hold the weights, in the order of the index.
+    fn shards(&self, index: Option<&Index>) -> Result<Vec<FileId>, StoreError> {
+        let places = self.places();
+        let single = [Box::from(SINGLE)];
+        let names = index.map_or(&single[..], |index| &index.shards);
+        let mut shards = Vec::with_capacity(names.len());
+        for name in names {
+            match places.get(&**name).map_or(&[][..], Vec::as_slice) {
+                [] => {}
+                [file] => shards.push(*file),
+                [first, second, ..] => {
+                    let (first, second) = (self.files.location(*first), self.files.location(*second));
+                    return Err(StoreError::DuplicateShard { first, second });
+                }
+            }
+        }
+        if shards.len() < names.len() {
+            return Err(match index {
+                Some(index) => self.missing_shards(index, &places),
+                None => self.no_weights(),
+            });
+        }
+        for &shard in &shards {
+            self.refuse_unfinished(shard, &places)?;
+        }
+        Ok(shards)
+    }
+
+    /// All files by plain name.
+    fn places(&self) -> HashMap<&str, Vec<FileId>> {
+        let mut places: HashMap<&str, Vec<FileId>> = HashMap::new();
+        for (place, listed) in self.files.list().iter().enumerate() {
+            places.entry(&listed.name).or_default().push(FileId(place as u32));
+        }
+        places
+    }
+
+    fn missing_shards(&self, index: &Index, places: &HashMap<&str, Vec<FileId>>) -> StoreError {
+        let absent = |place: u32| !places.contains_key(&*index.shards[place as usize]);
+        let mut shards: Vec<String> = index
+            .shards
+            .iter()
+            .filter(|name| !places.contains_key(&***name))
+            .map(ToString::to_string)
+            .collect();
+        shards.sort_unstable();
+        StoreError::MissingShards(Box::new(MissingShards {
+            index: self.index_location(),
+            shards,
+            named: index.shards.len(),
+            tensors: index.tensors.iter().filter(|(_, place)| absent(*place)).count(),
+            directories: self.files.directories().to_vec(),
+            leftovers: self.files.leftovers(),
+        }))
+    }
+
+    fn no_weights(&self) -> StoreError {
+        let shards = self.files.list().iter().filter(|listed| listed.name.ends_with(".safetensors")).count();
+        StoreError::NoWeights { directory: self.first_directory(), shards }
+    }
+
+    /// aria2 reserves a file's whole length at once; only its control file beside tells that it is not filled.
+    fn refuse_unfinished(
+        &self,
+        shard: FileId,
+        places: &HashMap<&str, Vec<FileId>>,
+    ) -> Result<(), StoreError> {
+        let listed = &self.files.list()[shard.0 as usize];
+        let beside = |file: &&FileId| self.files.list()[file.0 as usize].directory == listed.directory;
+        let control = format!("{}.aria2", listed.name);
+        match places.get(control.as_str()).and_then(|files| files.iter().find(beside)) {
+            None => Ok(()),
+            Some(&control) => Err(StoreError::UnfinishedDownload {
+                path: self.files.location(shard),
+                leftover: self.files.location(control),
+            }),
+        }
+    }
+
+    /// The tensors of all shards, sorted by name.
+    fn tensors(&self, shards: &[FileId]) -> Result<Vec<Named>, StoreError> {
+        let mut shapes = Shapes::default();
+        let mut tensors = Vec::new();
+        for &shard in shards {
+            tensors.append(&mut read_header(self.files, shard, &mut shapes)?);
+        }
+        // A stable sort makes use of the order that headers usually have already.
+        tensors.sort_by(|one, other| one.0.cmp(&other.0));
+        match tensors.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+            None => Ok(tensors),
+            Some(pair) => Err(StoreError::DuplicateTensor {
+                tensor: pair[0].0.to_string(),
+                first: self.files.location(pair[0].1.file),
+                second: self.files.location(pair[1].1.file),
+            }),
+        }
+    }
+
+    /// Every tensor lies in the shard that the index names for it. Both lists are sorted by name.
+    fn compare(&mut self, index: &Index, shards: &[FileId], tensors: &[Named]) -> Result<(), StoreError> {
+        let mut rest = tensors;
+        let mut first: Option<(&str, u32, Option<FileId>)> = None;
+        let mut count = 0;
+        let mut listed = 0;
+        for (name, place) in &index.tensors {
+            rest = &rest[rest.iter().take_while(|(other, _)| other < name).count()..];
+            let found = rest.first().filter(|(other, _)| other == name).map(|(_, entry)| entry.file);
+            listed += usize::from(found.is_some());
+            if found != Some(shards[*place as usize]) {
+                first = first.or(Some((name, *place, found)));
+                count += 1;
+            }
+        }
+        if let Some((tensor, place, found)) = first {
+            return Err(StoreError::NotInShard(Box::new(NotInShard {
+                index: self.index_location(),
+                tensor: tensor.to_owned(),
+                shard: self.files.location(shards[place as usize]),
+                elsewhere: found.map(|file| self.files.location(file)),
+                count,
+            })));
+        }
+        if listed < tensors.len() {
+            let more = tensors.len() - listed;
+            self.notes.push(format!("the shards hold {more} tensors that the index does not list"));
+        }
+        let total: u64 = tensors.iter().map(|(_, entry)| entry.bytes).fold(0, u64::saturating_add);
+        if let Some(expected) = index.total_size.filter(|&expected| expected != total) {
+            self.notes.push(format!("the index says {expected} bytes in all, the shards hold {total}"));
+        }
+        Ok(())
+    }
+
+    fn index_location(&self) -> String {
+        in_first_directory(self.files, INDEX).map(|file| self.files.location(file)).unwrap_or_default()
+    }
+
+    /// Looks into the `.safetensors` files that are not shards: one that holds the same names makes it a matter of
+    /// luck which weights are used; any other is noted, and remembered to explain a missing tensor.
+    fn unindexed(
+        &mut self,
+        shards: &[FileId],
+        tensors: &[Named],
+    ) -> Result<Vec<(Box<str>, FileId)>, StoreError> {
+        let mut names = Vec::new();
+        for (place, listed) in self.files.list().iter().enumerate() {
+            let file = FileId(place as u32);
+            if !listed.name.ends_with(".safetensors") || shards.contains(&file) {
+                continue;
+            }
+            let path = self.files.location(file);
+            let Ok(found) = read_header(self.files, file, &mut Shapes::default()) else {
+                self.notes
+                    .push(format!("{path} is ignored: it is not one of the shards, nor readable as one"));
+                continue;
+            };
+            let known = |(name, _): &&Named| lookup(tensors, name).is_some();
+            let mut same = found.iter().filter(known);
+            if let Some((tensor, _)) = same.next() {
+                let index = match self.index_location() {
+                    index if index.is_empty() => self.files.location(shards[0]),
+                    index => index,
+                };
+                let (tensor, count) = (tensor.to_string(), 1 + same.count());
+                return Err(StoreError::UnindexedShard { path, index, tensor, count });
+            }
+            self.notes.push(format!("{path} is ignored: the index does not name it"));
+            names.extend(found.into_iter().map(|(name, _)| (name, file)));
+        }
+        names.sort();
+        Ok(names)
+    }
+}
+
+/// The entry of a name in a sorted table.
+pub(crate) fn lookup<'t>(tensors: &'t [Named], name: &str) -> Option<&'t Entry> {
+    let place = tensors.binary_search_by(|(other, _)| (**other).cmp(name)).ok()?;
+    Some(&tensors[place].1)
+}
