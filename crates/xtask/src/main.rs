@@ -6,6 +6,7 @@
     reason = "a recipe's output is what it says on the terminal"
 )]
 
+mod bench_model;
 mod ci;
 mod cross;
 mod project;
@@ -31,6 +32,8 @@ enum Recipe {
     Full,
     /// Type-check the workspace for macOS (arm64) and Windows from Linux
     Cross,
+    /// Write a checkpoint of random weights in Kimi K3's format, for measurements of speed
+    BenchModel(bench_model::Arguments),
     /// Check what no compiler checks: sizes, crate edges, unsafe, words that do not belong
     Tidy,
 }
@@ -41,6 +44,7 @@ fn main() -> ExitCode {
         Some(Recipe::Ci) => return ci::run(&ci::core_tier()),
         Some(Recipe::Full) => return ci::run(&ci::full_tier()),
         Some(Recipe::Cross) => cross::run(),
+        Some(Recipe::BenchModel(arguments)) => bench_model::run(&arguments),
         Some(Recipe::Tidy) => tidy::run(),
     };
     match outcome {
