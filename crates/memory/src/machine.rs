@@ -49,18 +49,21 @@ mod system {
 mod system {
     use super::MemoryError;
 
-    fn refreshed() -> sysinfo::System {
-        let mut system = sysinfo::System::new();
+    /// What the system tells now; `what` names the question in the error.
+    fn refreshed(what: &'static str) -> Result<sysinfo::System, MemoryError> {
+        let mut system = sysinfo::System::new().map_err(|_| MemoryError::NotKnown { what })?;
         system.refresh_memory();
-        system
+        Ok(system)
     }
 
     pub(super) fn total() -> Result<u64, MemoryError> {
-        known(refreshed().total_memory(), "the machine's memory")
+        let what = "the machine's memory";
+        known(refreshed(what)?.total_memory(), what)
     }
 
     pub(super) fn available() -> Result<u64, MemoryError> {
-        known(refreshed().available_memory(), "the available memory")
+        let what = "the available memory";
+        known(refreshed(what)?.available_memory(), what)
     }
 
     pub(super) fn peak() -> Result<u64, MemoryError> {
