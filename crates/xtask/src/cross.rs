@@ -21,28 +21,48 @@ const SUITES: [&str; 2] = ["trixie-backports", "sid"];
 /// Debian's own place for its archive keys.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
-/// Checks every target.
+/// Checks every target, and all crates of each even after a failure, so that one run shows everything.
 ///
 /// # Errors
 /// When the source of `std` cannot be had, or a crate does not type-check.
 pub(crate) fn run() -> Result<()> {
     let folder = project::target()?.join("cross");
     let library = standard_library(&folder)?;
+    let mut failed = Vec::new();
     for target in TARGETS {
         println!("checking {target}");
-        let mut command = project::cargo()?;
-        command
-            .args(["check", "--workspace", "--locked", "-Zbuild-std=std,panic_abort", "--target", target])
-            // -Z options on a stable compiler, for this command only.
-            .env("RUSTC_BOOTSTRAP", "1")
-            // Cargo's own tests use it to name the source of std. Should it go away: link the source to
-            // lib/rustlib/src/rust/library in a copy of the sysroot.
-            .env("__CARGO_TESTS_ONLY_SRC_ROOT", &library)
-            // Another folder, because RUSTC_BOOTSTRAP makes build scripts decide differently.
-            .env("CARGO_TARGET_DIR", folder.join("build"));
-        execute(&mut command).with_context(|| format!("target {target}"))?;
+        if let Err(error) = check(target, &library, &folder.join("build")) {
+            eprintln!("{target}: {error:#}");
+            failed.push(target);
+        }
+    }
+    if !failed.is_empty() {
+        bail!("the workspace does not type-check for {}", failed.join(" and "));
     }
     Ok(())
+}
+
+/// Checks the workspace for one target, with `std` from the source in `library`.
+fn check(target: &str, library: &Path, build: &Path) -> Result<()> {
+    let mut command = project::cargo()?;
+    command
+        .args([
+            "check",
+            "--workspace",
+            "--keep-going",
+            "--locked",
+            "-Zbuild-std=std,panic_abort",
+            "--target",
+            target,
+        ])
+        // -Z options on a stable compiler, for this command only.
+        .env("RUSTC_BOOTSTRAP", "1")
+        // Cargo's own tests use it to name the source of std. Should it go away: link the source to
+        // lib/rustlib/src/rust/library in a copy of the sysroot.
+        .env("__CARGO_TESTS_ONLY_SRC_ROOT", library)
+        // Another folder, because RUSTC_BOOTSTRAP makes build scripts decide differently.
+        .env("CARGO_TARGET_DIR", build);
+    execute(&mut command)
 }
 
 /// The folder with the source of `std`, of the same version as the compiler.
