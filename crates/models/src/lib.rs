@@ -1,1 +1,189 @@
-//! See Cargo.toml.
+//! Model families and the blocks they share. A family is one file that reads like its paper; a block (attention of a
+//! kind, the MLP, experts) is written once. The crate knows no tokenizer, no request and no server.
+pub mod batch;
+mod clock;
+pub mod config;
+pub mod delta_attention;
+pub mod kimi_k3;
+pub mod latent_attention;
+pub mod loader;
+pub mod mlp;
+pub mod moe;
+pub mod residual_mix;
+pub mod state;
+pub mod step;
+
+pub use batch::{Input, Logits, Output, Part, PartError, Tap};
+pub use clock::{Clock, Section};
+pub use config::ConfigError;
+pub use delta_attention::DeltaConfig;
+pub use latent_attention::LatentConfig;
+pub use loader::{Dense, Embedding, LOAD_CHUNK_BYTES, Loader, Tally};
+pub use moe::Experts;
+pub use state::{Health, State, StateError, StateLayout, StatePool};
+
+use kimi_k3::{KimiK3, KimiK3Config};
+use ops::{Activations, DeviceError, Ops, Tensor};
+use step::Step;
+use store::catalog::{Catalog, CatalogError};
+use store::{Checkpoint, StoreError};
+
+/// A model whose weights are on a device.
+pub trait Model: Send {
+    /// Runs hidden rows \[T, width\] through all layers; the rows that the head meets, or None if no part of the step
+    /// counts any more.
+    ///
+    /// # Errors
+    /// A failure of the device.
+    fn layers(&self, step: &mut Step<'_, '_>, x: Tensor) -> Result<Option<Tensor>, StepError>;
+
+    /// Logits \[T, vocabulary\] of such rows.
+    fn head(&self, ops: &mut Ops, last: Tensor) -> Tensor;
+
+    /// Appends the embedding row of a token.
+    ///
+    /// # Errors
+    /// Unknown token, or its row cannot be read.
+    fn embed(&self, id: u32, rows: &mut Vec<f32>) -> Result<(), PartError>;
+
+    /// Numbers in a hidden row.
+    fn width(&self) -> u32;
+
+    /// Ids are below this.
+    fn vocabulary(&self) -> u32;
+
+    /// What a sequence keeps.
+    fn state_layout(&self) -> &StateLayout;
+
+    /// Which fields of the state belong to which layer.
+    fn state_fields(&self) -> Vec<StateField>;
+}
+
+/// The fields of one layer in a [`StateLayout`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StateField {
+    /// KDA.
+    Delta {
+        /// \[heads * key, value\]
+        state: usize,
+        /// Inputs of q, k and v, oldest first: \[channels, taps - 1\].
+        windows: [usize; 3],
+    },
+    /// MLA: index among the latent caches.
+    Latent(usize),
+}
+
+/// What changes the numbers; printed with every result.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LoadOptions {
+    /// What activations become before they meet packed weights.
+    pub activations: Activations,
+    /// How matrices that tolerate it are stored.
+    pub dense: Dense,
+    /// The first layers only.
+    pub layers: Option<u32>,
+    /// Lossy: drop picks past this share of the weight; 1 keeps all.
+    pub expert_top_p: f32,
+}
+
+impl Default for LoadOptions {
+    fn default() -> Self {
+        LoadOptions { activations: Activations::Int15, dense: Dense::Bf16, layers: None, expert_top_p: 1.0 }
+    }
+}
+
+/// Why a model cannot be loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// Its config.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// Its files.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Its experts' places.
+    #[error(transparent)]
+    Catalog(#[from] CatalogError),
+    /// The device.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// A weight that cannot be packed.
+    #[error(
+        "{tensor}, row {row}, column {column}: the weight is not finite; the file is damaged or not a K3 checkpoint"
+    )]
+    NotFinite {
+        /// The tensor's full name.
+        tensor: String,
+        /// Its row.
+        row: u64,
+        /// Its column.
+        column: u64,
+    },
+}
+
+/// Why a whole step failed.
+#[derive(Debug, thiserror::Error)]
+pub enum StepError {
+    /// The device.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+}
+
+/// A checkpoint of a family that runs here, looked at but not loaded.
+pub struct Family {
+    /// Its config.
+    pub config: KimiK3Config,
+    prefix: &'static str,
+}
+
+impl Family {
+    /// Recognises the family and reads its config.
+    ///
+    /// # Errors
+    /// The config's.
+    pub fn recognise(checkpoint: &Checkpoint) -> Result<Self, LoadError> {
+        let config = checkpoint.config();
+        if !kimi_k3::is_kimi_k3(config) {
+            let (text, _) = kimi_k3::text_part(config);
+            let found = text.get("model_type").or_else(|| config.get("model_type"));
+            let found = found.and_then(|v| v.as_str()).unwrap_or("(absent)").to_owned();
+            return Err(ConfigError::UnknownFamily { found, known: "kimi_k3".into() }.into());
+        }
+        Ok(Family { config: KimiK3Config::read(config)?, prefix: kimi_k3::prefix(checkpoint)? })
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        "kimi_k3"
+    }
+
+    /// Loads the model onto a device, or only looks and counts without one.
+    ///
+    /// # Errors
+    /// What is missing or wrong.
+    pub fn load<'a>(
+        &self,
+        checkpoint: &'a Checkpoint,
+        device: Option<&'a mut dyn ops::Device>,
+        options: &LoadOptions,
+        done: &'a mut dyn FnMut(u64),
+    ) -> Result<(Box<dyn Model>, Tally), LoadError> {
+        let mut loader = Loader::new(checkpoint, device, options.dense, self.prefix, done);
+        let model = KimiK3::load(&mut loader, &self.config, options)?;
+        Ok((Box::new(model), loader.tally().clone()))
+    }
+
+    /// Where its routed experts lie.
+    ///
+    /// # Errors
+    /// The first tensor that is missing or wrong.
+    pub fn catalog(
+        &self,
+        checkpoint: &Checkpoint,
+        layers: Option<u32>,
+    ) -> Result<Option<Catalog>, LoadError> {
+        let all = self.config.layers();
+        kimi_k3::expert_catalog(checkpoint, self.prefix, &self.config, layers.map_or(all, |n| n.min(all)))
+    }
+}

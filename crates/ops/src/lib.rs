@@ -1,1 +1,30 @@
-//! See Cargo.toml.
+//! The language in which models are written, and its meaning.
+//!
+//! A model records typed [`Op`] values with [`Ops`]; a [`Device`] runs them. The scalar [`Oracle`] is each op's
+//! definition; [`Checked`] compares any other device with it, op by op, and [`Traced`] times one. The crate knows no
+//! model, no file and no tokenizer.
+pub mod checked;
+pub mod device;
+pub mod lanes;
+pub mod math;
+mod op;
+mod ops;
+mod oracle;
+pub mod packing;
+mod rehearsal;
+mod tensor;
+pub mod traced;
+
+pub use checked::{Allowed, Checked};
+pub use device::{Device, DeviceError, MemoryInfo, Submission, Ticket};
+pub use op::{Activation, DecayFormula, Kind, Op, Operand, Operands, Routing};
+pub use ops::{Expert, Mark, Ops, Pending};
+pub use oracle::{Oracle, with_fma};
+pub use rehearsal::Rehearsal;
+pub use tensor::{
+    Activations, Buffer, ExpertMatrices, Ids, LATENT_BLOCK, LatentCache, Matrix, NONE, Packing, Tensor,
+};
+pub use traced::Traced;
+
+/// Version of the numerics contract (docs/numerics.md), stored wherever results are.
+pub const NUMERICS_VERSION: u32 = 1;

@@ -1,0 +1,192 @@
+//! The loaded model with everything it works with: one owner, one step at a time.
+use crate::plan::Plan;
+use memory::Slab;
+use models::step::{self, Workplace};
+use models::{
+    Clock, Experts, Family, LoadError, Model, Output, Part, PartError, State, StateError, StatePool,
+    StepError,
+};
+use ops::{Device, DeviceError, NUMERICS_VERSION, Ops};
+use std::sync::Arc;
+use store::cache::{CacheError, CacheStatistics};
+use store::{Checkpoint, ExpertCache, Reader};
+
+/// What can go wrong while a planned model is loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The checkpoint.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// The device.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// The slots.
+    #[error(transparent)]
+    Memory(#[from] memory::MemoryError),
+    /// The cache, or an expert that cannot be had where all are to stay.
+    #[error(transparent)]
+    Cache(#[from] CacheError),
+    /// A step.
+    #[error(transparent)]
+    Step(#[from] StepError),
+    /// A sequence's part of a step.
+    #[error(transparent)]
+    Part(#[from] PartError),
+    /// A sequence's state.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// The prompt and what is to follow do not fit.
+    #[error(
+        "{tokens} tokens do not fit into the context of {context}; shorten the prompt or raise --context"
+    )]
+    TooLong {
+        /// Tokens asked for.
+        tokens: u64,
+        /// Positions there are.
+        context: u32,
+    },
+    /// Nothing to go on from.
+    #[error("the prompt is empty; give at least one token")]
+    EmptyPrompt,
+}
+
+/// How loading goes on: bytes of dense weights, then experts that stay.
+#[derive(Clone, Copy, Debug)]
+pub enum Progress {
+    /// Dense bytes resident, of all.
+    Dense(u64, u64),
+    /// Experts read, of all.
+    Experts(u32, u32),
+}
+
+/// A model that is loaded.
+pub struct Engine {
+    model: Box<dyn Model>,
+    ops: Ops,
+    experts: Experts,
+    pool: StatePool,
+    clock: Clock,
+    plan: Plan,
+}
+
+impl Engine {
+    /// Loads what was planned. `reader` gives experts' bytes; the checkpoint's own files unless a test injects faults.
+    ///
+    /// # Errors
+    /// What cannot be read or allocated.
+    pub fn load(
+        checkpoint: &Checkpoint,
+        family: &Family,
+        plan: Plan,
+        mut device: Box<dyn Device>,
+        (reader, readers): (Arc<dyn Reader>, u32),
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Self, EngineError> {
+        let total = plan.dense.bytes();
+        let mut done = |bytes| progress(Progress::Dense(bytes, total));
+        let (model, _) = family.load(checkpoint, Some(&mut *device), &plan.options, &mut done)?;
+        let experts = load_experts(checkpoint, family, &plan, &mut *device, (reader, readers), progress)?;
+        let identity = identity(checkpoint, &plan);
+        let positions = plan.context * plan.sequences;
+        let layout = model.state_layout().clone();
+        let pool = StatePool::new(&mut *device, layout, identity, plan.context, positions)?;
+        let ops = Ops::new(device, plan.arena)?;
+        Ok(Engine { model, ops, experts, pool, clock: Clock::default(), plan })
+    }
+
+    /// The plan it was loaded by.
+    #[must_use]
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// The model.
+    #[must_use]
+    pub fn model(&self) -> &dyn Model {
+        &*self.model
+    }
+
+    /// Time by section, so far.
+    #[must_use]
+    pub fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// What the expert cache counted.
+    #[must_use]
+    pub fn cache_statistics(&self) -> CacheStatistics {
+        self.experts.statistics().unwrap_or_default()
+    }
+
+    /// The most numbers the arena has held, and how many submissions were made.
+    #[must_use]
+    pub fn usage(&self) -> (u64, u64) {
+        self.ops.usage()
+    }
+
+    /// Runs one step; see [`step::run`].
+    ///
+    /// # Errors
+    /// A failure of the device.
+    pub fn step(&mut self, batch: &mut [Part<'_>]) -> Result<Vec<Result<Output, PartError>>, StepError> {
+        let place = Workplace {
+            ops: &mut self.ops,
+            experts: &mut self.experts,
+            pool: &mut self.pool,
+            clock: &mut self.clock,
+        };
+        step::run(&*self.model, place, batch)
+    }
+
+    /// The states' memory and the device, for what lies outside steps.
+    pub fn states(&mut self) -> (&mut StatePool, &mut dyn Device) {
+        (&mut self.pool, self.ops.device())
+    }
+
+    /// An empty state.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn create_state(&mut self) -> Result<State, DeviceError> {
+        self.pool.create(self.ops.device())
+    }
+}
+
+fn load_experts(
+    checkpoint: &Checkpoint,
+    family: &Family,
+    plan: &Plan,
+    device: &mut dyn Device,
+    (reader, readers): (Arc<dyn Reader>, u32),
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Experts, EngineError> {
+    let (Some(catalog), Some(slab)) = (family.catalog(checkpoint, plan.options.layers)?, plan.slab) else {
+        return Ok(Experts::none());
+    };
+    let slab = Slab::from_plan(slab)?;
+    let buffer = device.adopt(&slab, "slots of routed experts")?;
+    let mut cache = ExpertCache::new(Arc::new(catalog), reader, slab, readers)?;
+    if plan.all_resident() {
+        cache.preload(&mut |done, total| progress(Progress::Experts(done, total)))?;
+        return Ok(Experts::resident(device, buffer, cache)?);
+    }
+    Ok(Experts::streamed(device, buffer, cache)?)
+}
+
+/// Names model, packing and numerics: snapshots of one identity can be exchanged.
+fn identity(checkpoint: &Checkpoint, plan: &Plan) -> [u8; 32] {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(checkpoint.config_bytes());
+    for shard in checkpoint.shards() {
+        hasher.update(&checkpoint.files().len(*shard).unwrap_or(0).to_le_bytes());
+    }
+    let options = &plan.options;
+    let settings = format!(
+        "numerics {NUMERICS_VERSION}, dense {}, activations {}, layers {:?}, top-p {}",
+        options.dense.name(),
+        options.activations.name(),
+        options.layers,
+        options.expert_top_p,
+    );
+    *hasher.update(settings.as_bytes()).finalize().as_bytes()
+}

@@ -1,0 +1,390 @@
+//! How many bytes for what, before anything is allocated; what fits, and what is refused.
+use memory::{CacheSize, SlabPlan, machine};
+use models::state::StateLayout;
+use models::step::{self, Workplace};
+use models::{
+    Clock, Dense, Experts, Family, Input, LOAD_CHUNK_BYTES, LoadError, LoadOptions, Logits, Model, Part,
+    StatePool, Tally,
+};
+use ops::{DeviceError, Ids, Ops, Rehearsal, Tensor};
+use std::fmt;
+use store::{Catalog, Checkpoint};
+
+/// What is asked for; None leaves the choice to the plan.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// What changes the numbers, except `dense`, which is below.
+    pub options: LoadOptions,
+    /// How dense matrices are stored.
+    pub dense: Option<Dense>,
+    /// Positions a sequence can reach.
+    pub context: Option<u32>,
+    /// Sequences that can be alive together.
+    pub sequences: u32,
+    /// Rows of a step.
+    pub chunk: u32,
+    /// Memory for routed experts.
+    pub expert_cache: Option<CacheSize>,
+    /// Devices that hold their own copy of everything resident (the checked device has two).
+    pub copies: u64,
+}
+
+/// Memory that may be planned with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Of the machine or the cgroup.
+    pub total: u64,
+    /// Of these not in use.
+    pub available: u64,
+}
+
+impl Limits {
+    /// This machine's.
+    ///
+    /// # Errors
+    /// What the system does not tell.
+    pub fn of_machine() -> Result<Self, memory::MemoryError> {
+        Ok(Limits { total: machine::total_memory()?, available: machine::available_memory()? })
+    }
+
+    /// Left to everything else: 256 MiB and 2 % of the whole.
+    #[must_use]
+    pub fn reserve(&self) -> u64 {
+        (256 << 20) + self.total / 50
+    }
+
+    fn usable(&self) -> u64 {
+        self.available.saturating_sub(self.reserve())
+    }
+}
+
+/// Longest context that is planned without being asked for.
+const DEFAULT_CONTEXT_MAX: u32 = 8192;
+
+/// The plan: choices and bytes.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// What changes the numbers, `dense` chosen.
+    pub options: LoadOptions,
+    /// Positions a sequence can reach.
+    pub context: u32,
+    /// Sequences that can be alive together.
+    pub sequences: u32,
+    /// Rows of a step.
+    pub chunk: u32,
+    /// Numbers of the arena.
+    pub arena: u64,
+    /// Slots of experts; None if the layers in use have no routed experts.
+    pub slab: Option<SlabPlan>,
+    /// Experts of all layers in use.
+    pub experts: u32,
+    /// Resident weights by kind and storage.
+    pub dense: Tally,
+    /// What the bytes are for, in the order of a report.
+    pub items: Vec<(String, u64)>,
+    /// What was chosen or cut, in words.
+    pub notes: Vec<String>,
+}
+
+impl Plan {
+    /// All items together.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.items.iter().map(|(_, bytes)| bytes).sum()
+    }
+
+    /// Whether every expert has its slot.
+    #[must_use]
+    pub fn all_resident(&self) -> bool {
+        self.slab.as_ref().is_some_and(|s| s.slots() >= self.experts)
+    }
+}
+
+/// Why there is no plan.
+#[derive(Debug, thiserror::Error)]
+pub enum PlanError {
+    /// The checkpoint.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// A size that cannot be.
+    #[error(transparent)]
+    Memory(#[from] memory::MemoryError),
+    /// The rehearsal.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// A setting outside its range.
+    #[error("{setting} = {found}; expected {expected}")]
+    Setting {
+        /// Its name.
+        setting: &'static str,
+        /// What was asked.
+        found: String,
+        /// What would do.
+        expected: String,
+    },
+    /// Not enough memory for anything.
+    #[error("{0}")]
+    DoesNotFit(NoFit),
+}
+
+/// The sum that does not fit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NoFit {
+    /// Items of the smallest plan that honours the request.
+    pub items: Vec<(String, u64)>,
+    /// What may be used.
+    pub usable: u64,
+    /// Needed with each dense packing.
+    pub choices: Vec<(Dense, u64)>,
+}
+
+impl fmt::Display for NoFit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let needed: u64 = self.items.iter().map(|i| i.1).sum();
+        write!(f, "the model needs {}, {} can be used:", show_bytes(needed), show_bytes(self.usable))?;
+        for (what, bytes) in &self.items {
+            write!(f, "\n  {:>10}  {what}", show_bytes(*bytes))?;
+        }
+        for (dense, bytes) in &self.choices {
+            let verdict = if *bytes <= self.usable { "would fit" } else { "does not fit" };
+            write!(
+                f,
+                "\n--dense {} with the smallest cache: {} ({verdict})",
+                dense.name(),
+                show_bytes(*bytes)
+            )?;
+        }
+        write!(f, "\nAlso smaller: --context, --chunk, --expert-cache; or free memory and try again.")
+    }
+}
+
+/// Bytes for people: `1.23 GB`.
+#[must_use]
+pub fn show_bytes(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "kB", "MB", "GB", "TB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 999.5 && unit + 1 < UNITS.len() {
+        value /= 1000.0;
+        unit += 1;
+    }
+    let digits = if unit == 0 || value >= 99.95 { 0 } else { 2 };
+    format!("{value:.digits$} {}", UNITS[unit])
+}
+
+/// Makes the plan.
+///
+/// # Errors
+/// What is missing in the checkpoint, a setting outside its range, or the sum that does not fit.
+pub fn plan(
+    checkpoint: &Checkpoint,
+    family: &Family,
+    request: &Request,
+    limits: Limits,
+) -> Result<Plan, PlanError> {
+    check_settings(family, request)?;
+    let catalog = family.catalog(checkpoint, request.options.layers)?;
+    let candidates: Vec<Dense> = request.dense.map_or(Dense::ALL.to_vec(), |d| vec![d]);
+    let mut sizes = Vec::new();
+    for dense in Dense::ALL {
+        let options = LoadOptions { dense, ..request.options.clone() };
+        sizes.push((dense, Sizes::of(checkpoint, family, &options, request, catalog.as_ref())?));
+    }
+    let mut context = default_context(family, request);
+    loop {
+        let fitting = sizes.iter().find(|(dense, sizes)| {
+            candidates.contains(dense) && sizes.smallest(request, context) <= limits.usable()
+        });
+        if let Some((dense, sizes)) = fitting {
+            return finish(request, limits, context, *dense, sizes, catalog.as_ref());
+        }
+        if request.context.is_some() || context <= 256 {
+            return Err(no_fit(request, limits, context, &candidates, &sizes));
+        }
+        context /= 2;
+    }
+}
+
+fn check_settings(family: &Family, request: &Request) -> Result<(), PlanError> {
+    let most = family.config.context;
+    let ranges = [
+        ("--context", request.context.unwrap_or(1), 1, most),
+        ("--chunk", request.chunk, 1, 4096),
+        ("--layers", request.options.layers.unwrap_or(1), 1, family.config.layers()),
+        ("sequences", request.sequences, 1, 1024),
+    ];
+    for (setting, value, least, most) in ranges {
+        if !(least..=most).contains(&value) {
+            let expected = format!("{least} to {most}");
+            return Err(PlanError::Setting { setting, found: value.to_string(), expected });
+        }
+    }
+    Ok(())
+}
+
+fn default_context(family: &Family, request: &Request) -> u32 {
+    request.context.unwrap_or_else(|| family.config.context.min(DEFAULT_CONTEXT_MAX))
+}
+
+/// What the model needs whatever the cache and the context.
+struct Sizes {
+    dense: Tally,
+    layout: StateLayout,
+    arena: u64,
+    slot: Option<(u64, u32)>,
+    ranks: u32,
+    copies: u64,
+}
+
+impl Sizes {
+    fn of(
+        checkpoint: &Checkpoint,
+        family: &Family,
+        options: &LoadOptions,
+        request: &Request,
+        catalog: Option<&Catalog>,
+    ) -> Result<Self, PlanError> {
+        let (model, dense) = family.load(checkpoint, None, options, &mut |_| {})?;
+        let arena = rehearse(&*model, family, request)?;
+        let slot = catalog.map(|c| (c.layout().payload_bytes(), c.experts()));
+        let (layout, copies) = (model.state_layout().clone(), request.copies);
+        Ok(Sizes { dense, layout, arena, slot, ranks: family.config.ranks, copies })
+    }
+
+    fn items(&self, request: &Request, context: u32, slab: Option<&SlabPlan>) -> Vec<(String, u64)> {
+        let (sequences, copies) = (u64::from(request.sequences), self.copies);
+        let blocks = context.div_ceil(ops::LATENT_BLOCK) * request.sequences;
+        let mut items = vec![
+            ("dense weights".to_owned(), self.dense.bytes() * copies),
+            (
+                format!("recurrent state, {sequences} x {}", show_bytes(self.layout.fixed_bytes())),
+                self.layout.fixed_bytes() * sequences * copies,
+            ),
+            (
+                format!("latent cache of {} positions", context * request.sequences),
+                self.layout.latent_bytes(blocks) * copies,
+            ),
+            (format!("intermediate results of {} rows", request.chunk), self.arena * 4 * copies),
+            ("buffers while loading".to_owned(), LOAD_CHUNK_BYTES as u64),
+        ];
+        if let Some(slab) = slab {
+            items.push((format!("routed experts, {} slots", slab.slots()), slab.bytes_committed()));
+        }
+        items
+    }
+
+    /// Bytes with the least cache that still lets reads and arithmetic overlap, or with the one asked for if smaller.
+    fn smallest(&self, request: &Request, context: u32) -> u64 {
+        let rest: u64 = self.items(request, context, None).iter().map(|i| i.1).sum();
+        rest + self.least_slots(request).map_or(0, |s| s.bytes_committed())
+    }
+
+    fn least_slots(&self, request: &Request) -> Option<SlabPlan> {
+        let (payload, experts) = self.slot?;
+        let least = match request.expert_cache {
+            None => (self.ranks * 2).min(experts),
+            Some(_) => 1,
+        };
+        SlabPlan::new(least, payload).ok()
+    }
+}
+
+/// Runs one full step on a device that computes nothing; the numbers its arena held.
+fn rehearse(model: &dyn Model, family: &Family, request: &Request) -> Result<u64, PlanError> {
+    let mut ops = Ops::new(Box::new(Rehearsal::default()), u64::MAX / 8)?;
+    let chunk = request.chunk;
+    let mut pool = StatePool::new(ops.device(), model.state_layout().clone(), [0; 32], chunk, chunk)?;
+    let mut state = pool.create(ops.device())?;
+    let config = &family.config;
+    let table = Ids(Tensor::new(ops::Buffer(0), 0, config.experts, 2));
+    let mut experts = Experts::rehearsal(config.first_moe_layer, config.layers(), table);
+    let rows = vec![0.0; chunk as usize * model.width() as usize];
+    let part = Part {
+        input: Input::Rows(&rows),
+        position: 0,
+        state: &mut state,
+        logits: Logits::All,
+        taps: &[],
+        cancel: None,
+    };
+    let mut clock = Clock::default();
+    let place = Workplace { ops: &mut ops, experts: &mut experts, pool: &mut pool, clock: &mut clock };
+    step::run(model, place, &mut [part]).map_err(|models::StepError::Device(e)| e)?;
+    Ok(ops.usage().0)
+}
+
+fn finish(
+    request: &Request,
+    limits: Limits,
+    context: u32,
+    dense: Dense,
+    sizes: &Sizes,
+    catalog: Option<&Catalog>,
+) -> Result<Plan, PlanError> {
+    let mut notes = Vec::new();
+    if request.dense.is_none() {
+        notes.push(format!("dense weights: {} (the most exact that fits)", dense.name()));
+    }
+    if request.context.is_none() {
+        notes.push(format!("context: {context} positions"));
+    }
+    let without: u64 = sizes.items(request, context, None).iter().map(|i| i.1).sum();
+    let slab = match catalog {
+        None => None,
+        Some(catalog) => Some(slots(request, limits, limits.usable() - without, catalog, &mut notes)?),
+    };
+    Ok(Plan {
+        options: LoadOptions { dense, ..request.options.clone() },
+        context,
+        sequences: request.sequences,
+        chunk: request.chunk,
+        arena: sizes.arena,
+        experts: catalog.map_or(0, Catalog::experts),
+        dense: sizes.dense.clone(),
+        items: sizes.items(request, context, slab.as_ref()),
+        slab,
+        notes,
+    })
+}
+
+/// The slots asked for, cut to what is left; or all that is left.
+fn slots(
+    request: &Request,
+    limits: Limits,
+    left: u64,
+    catalog: &Catalog,
+    notes: &mut Vec<String>,
+) -> Result<SlabPlan, PlanError> {
+    let (payload, experts) = (catalog.layout().payload_bytes(), catalog.experts());
+    let most = SlabPlan::fitting(left, payload, experts)?;
+    let Some(asked) = request.expert_cache else { return Ok(most) };
+    let wanted = asked.plan(payload, experts, limits.total)?;
+    if wanted.slots() <= most.slots() {
+        return Ok(wanted);
+    }
+    notes.push(format!(
+        "--expert-cache cut from {} slots ({}) to {} ({}): {} are available, {} stay in reserve, the rest of the plan \
+         takes {}",
+        wanted.slots(),
+        show_bytes(wanted.bytes_committed()),
+        most.slots(),
+        show_bytes(most.bytes_committed()),
+        show_bytes(limits.available),
+        show_bytes(limits.reserve()),
+        show_bytes(limits.usable() - left),
+    ));
+    Ok(most)
+}
+
+fn no_fit(
+    request: &Request,
+    limits: Limits,
+    context: u32,
+    candidates: &[Dense],
+    sizes: &[(Dense, Sizes)],
+) -> PlanError {
+    let last = sizes.iter().rev().find(|(dense, _)| candidates.contains(dense));
+    let items = last.map_or(Vec::new(), |(_, s)| s.items(request, context, s.least_slots(request).as_ref()));
+    let choices = sizes.iter().map(|(dense, sizes)| (*dense, sizes.smallest(request, context))).collect();
+    PlanError::DoesNotFit(NoFit { items, usable: limits.usable(), choices })
+}

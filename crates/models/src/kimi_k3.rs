@@ -1,0 +1,361 @@
+//! Kimi K3: KDA and gated NoPE MLA layers, attention residuals in place of a residual stream, experts in a latent
+//! space. Sources: `docs/` and the release's config; names of checkpoint tensors stand here and nowhere else.
+//!
+//! Reads in the order in which data flows: what a token goes through is what [`KimiK3::layers`] says.
+mod config;
+
+use crate::batch::PartError;
+use crate::clock::Section;
+use crate::delta_attention::DeltaAttention;
+use crate::latent_attention::LatentAttention;
+use crate::loader::Embedding;
+use crate::mlp::Mlp;
+use crate::moe::{LatentSpace, Moe};
+use crate::residual_mix::{ResidualMix, Snapshots};
+use crate::state::StateLayout;
+use crate::step::{Place, Step};
+use crate::{LoadError, LoadOptions, Loader, Model, StateField, StepError};
+pub use config::{KimiK3Config, is_kimi_k3, text_part};
+use ops::{Activations, Buffer, Expert, ExpertMatrices, Matrix, Ops, Packing, Tensor};
+use store::catalog::{Catalog, CatalogBuilder, ExpertId, ExpertLayout, PieceSpec};
+use store::{Checkpoint, Dtype};
+
+/// The model: its weights' handles and sizes.
+pub struct KimiK3 {
+    config: KimiK3Config,
+    embedding: Embedding,
+    layers: Vec<Layer>,
+    last_mix: ResidualMix,
+    last_norm: Tensor,
+    head: Matrix,
+    state: StateLayout,
+    activations: Activations,
+}
+
+struct Layer {
+    attention_mix: ResidualMix,
+    attention_norm: Tensor,
+    attention: Attention,
+    mlp_mix: ResidualMix,
+    mlp_norm: Tensor,
+    mlp: LayerMlp,
+}
+
+enum Attention {
+    Delta(DeltaAttention),
+    Latent(LatentAttention),
+}
+
+enum LayerMlp {
+    Dense(Mlp),
+    Moe(Moe),
+}
+
+impl Model for KimiK3 {
+    fn layers(&self, step: &mut Step<'_, '_>, x: Tensor) -> Result<Option<Tensor>, StepError> {
+        let most = (self.layers.len() as u32).div_ceil(self.config.snapshot_every);
+        let mut snapshots = Snapshots::new(step.ops, most, x);
+        // The running row outlives a layer; everything else a layer makes does not.
+        let hidden = step.ops.scratch(x.rows, x.cols);
+        step.ops.copy_into(hidden, x);
+        for (i, layer) in self.layers.iter().enumerate() {
+            if !step.any_alive() {
+                return Ok(None);
+            }
+            let mark = step.ops.mark();
+            let snapshot = i as u32 % self.config.snapshot_every == 0;
+            let left = layer.forward(step, i as u32, hidden, &mut snapshots, snapshot)?;
+            step.ops.copy_into(hidden, left);
+            step.ops.release(mark);
+        }
+        let last = self.last_mix.forward(step.ops, &snapshots, hidden);
+        Ok(Some(step.ops.rms_norm(last, self.last_norm, self.config.eps)))
+    }
+
+    fn head(&self, ops: &mut Ops, last: Tensor) -> Tensor {
+        ops.mat_mul(last, self.head, self.activations)
+    }
+
+    fn embed(&self, id: u32, rows: &mut Vec<f32>) -> Result<(), PartError> {
+        let vocabulary = self.config.vocabulary;
+        if id >= vocabulary {
+            return Err(PartError::UnknownToken { id, vocabulary });
+        }
+        self.embedding.row(id, rows).map_err(|reason| PartError::Embedding { id, reason })
+    }
+
+    fn width(&self) -> u32 {
+        self.config.width
+    }
+
+    fn vocabulary(&self) -> u32 {
+        self.config.vocabulary
+    }
+
+    fn state_layout(&self) -> &StateLayout {
+        &self.state
+    }
+
+    fn state_fields(&self) -> Vec<StateField> {
+        let field = |layer: &Layer| match &layer.attention {
+            Attention::Delta(delta) => {
+                let (state, windows) = delta.fields();
+                StateField::Delta { state, windows }
+            }
+            Attention::Latent(latent) => StateField::Latent(latent.field()),
+        };
+        self.layers.iter().map(field).collect()
+    }
+}
+
+impl Layer {
+    fn forward(
+        &self,
+        step: &mut Step<'_, '_>,
+        index: u32,
+        entering: Tensor,
+        snapshots: &mut Snapshots,
+        snapshot: bool,
+    ) -> Result<Tensor, StepError> {
+        step.clock.enter(Section::Attention);
+        let hidden = match snapshots.is_empty() {
+            true => entering,
+            false => self.attention_mix.forward(step.ops, snapshots, entering),
+        };
+        if snapshot {
+            snapshots.push(step.ops, entering);
+        }
+        let normed = step.ops.rms_norm(hidden, self.attention_norm, self.eps());
+        step.tap(index, Place::AttentionInput, normed)?;
+        let attended = match &self.attention {
+            Attention::Delta(delta) => delta.forward(step, normed),
+            Attention::Latent(latent) => latent.forward(step, normed),
+        };
+        step.tap(index, Place::AttentionOutput, attended)?;
+        // At a snapshot the sum starts again from the attention's output.
+        let running = if snapshot { attended } else { step.ops.add(attended, entering) };
+
+        step.clock.enter(Section::Moe);
+        let mixed = self.mlp_mix.forward(step.ops, snapshots, running);
+        let normed = step.ops.rms_norm(mixed, self.mlp_norm, self.eps());
+        step.tap(index, Place::MlpInput, normed)?;
+        let out = match &self.mlp {
+            LayerMlp::Dense(mlp) => mlp.forward(step.ops, normed),
+            LayerMlp::Moe(moe) => moe.forward(step, normed)?,
+        };
+        step.tap(index, Place::MlpOutput, out)?;
+        let left = step.ops.add(out, running);
+        step.tap(index, Place::Hidden, left)?;
+        step.ops.submit()?;
+        Ok(left)
+    }
+
+    fn eps(&self) -> f32 {
+        self.mlp_mix.eps()
+    }
+}
+
+/// The prefix of all names: `language_model.` in the release, none in some re-exports.
+///
+/// # Errors
+/// The store's, for the first norm of layer 0, if neither is there.
+pub fn prefix(checkpoint: &Checkpoint) -> Result<&'static str, LoadError> {
+    const PROBE: &str = "model.layers.0.input_layernorm.weight";
+    for prefix in ["language_model.", ""] {
+        if checkpoint.tensor(&format!("{prefix}{PROBE}")).is_some() {
+            return Ok(prefix);
+        }
+    }
+    Ok(checkpoint.find(&format!("language_model.{PROBE}")).map(|_| "language_model.")?)
+}
+
+impl KimiK3 {
+    /// Loads the first `options.layers` layers, or looks whether all is there.
+    ///
+    /// # Errors
+    /// The loader's.
+    pub fn load(
+        loader: &mut Loader<'_>,
+        config: &KimiK3Config,
+        options: &LoadOptions,
+    ) -> Result<Self, LoadError> {
+        let (width, vocabulary) = (config.width, config.vocabulary);
+        let mut state = StateLayout::default();
+        let count = options.layers.map_or(config.layers(), |n| n.min(config.layers()));
+        let mut layers = Vec::new();
+        for i in 0..count {
+            layers.push(Layer::load(loader, &mut state, i, config, options)?);
+        }
+        let table = "model.embed_tokens.weight";
+        let head = if config.tied { table } else { "lm_head.weight" };
+        Ok(KimiK3 {
+            embedding: Embedding::find(loader, table, vocabulary, width)?,
+            last_mix: ResidualMix::load(loader, "model.output_attn_res", width, config.eps)?,
+            last_norm: loader.gain("model.norm.weight", width)?,
+            head: loader.dense("head", head, vocabulary, width)?,
+            layers,
+            state,
+            activations: options.activations,
+            config: config.clone(),
+        })
+    }
+}
+
+impl Layer {
+    fn load(
+        loader: &mut Loader<'_>,
+        state: &mut StateLayout,
+        index: u32,
+        config: &KimiK3Config,
+        options: &LoadOptions,
+    ) -> Result<Self, LoadError> {
+        let (width, eps, activations) = (config.width, config.eps, options.activations);
+        let name = |part: &str| format!("model.layers.{index}.{part}");
+        let attention_name = name("self_attn");
+        let place = (index, attention_name.as_str());
+        let attention = match config.delta_layers[index as usize] {
+            true => Attention::Delta(DeltaAttention::load(
+                loader,
+                state,
+                place,
+                width,
+                &config.delta,
+                activations,
+            )?),
+            false => Attention::Latent(LatentAttention::load(
+                loader,
+                state,
+                place,
+                width,
+                &config.latent,
+                activations,
+            )?),
+        };
+        let mlp = if index < config.first_moe_layer {
+            let unit = (config.activation, activations);
+            LayerMlp::Dense(Mlp::load(loader, "dense mlp", &name("mlp"), (width, config.dense_inner), unit)?)
+        } else {
+            LayerMlp::Moe(load_moe(loader, index, config, options)?)
+        };
+        Ok(Layer {
+            attention_mix: ResidualMix::load(loader, &name("self_attention_res"), width, eps)?,
+            attention_norm: loader.gain(&name("input_layernorm.weight"), width)?,
+            attention,
+            mlp_mix: ResidualMix::load(loader, &name("mlp_res"), width, eps)?,
+            mlp_norm: loader.gain(&name("post_attention_layernorm.weight"), width)?,
+            mlp,
+        })
+    }
+}
+
+fn load_moe(
+    loader: &mut Loader<'_>,
+    index: u32,
+    config: &KimiK3Config,
+    options: &LoadOptions,
+) -> Result<Moe, LoadError> {
+    let (width, latent, experts) = (config.width, config.expert_width, config.experts);
+    let name = |part: &str| format!("model.layers.{index}.block_sparse_moe.{part}");
+    let bias = [u64::from(experts)];
+    let shared_inner = config.shared_experts * config.expert_inner;
+    let unit = (config.activation, options.activations);
+    let norm = match config.expert_norm {
+        true => Some((loader.gain(&name("routed_expert_norm.weight"), latent)?, config.eps)),
+        false => None,
+    };
+    Ok(Moe {
+        layer: index,
+        router: loader.exact("router", &name("gate.weight"), experts, width)?,
+        bias: Some(loader.numbers(
+            "router",
+            &name("gate.e_score_correction_bias"),
+            (1, experts),
+            &[&bias],
+        )?),
+        ranks: config.ranks,
+        routing: ops::Routing { keep: options.expert_top_p, ..config.routing },
+        latent: Some(LatentSpace {
+            down: loader.dense("latent", &name("routed_expert_down_proj.weight"), latent, width)?,
+            norm,
+            up: loader.dense("latent", &name("routed_expert_up_proj.weight"), width, latent)?,
+        }),
+        shared: match shared_inner {
+            0 => None,
+            inner => {
+                Some(Mlp::load(loader, "shared experts", &name("shared_experts"), (width, inner), unit)?)
+            }
+        },
+        expert: Expert {
+            experts: expert_matrices(&expert_layout(config)?, config),
+            activation: config.activation,
+            activations: options.activations,
+        },
+        activations: options.activations,
+    })
+}
+
+/// gate, down and up by their names in the checkpoint, in the release's order of bytes.
+const EXPERT_MATRICES: [&str; 3] = ["w1", "w2", "w3"];
+
+/// The six pieces of an expert.
+fn expert_layout(config: &KimiK3Config) -> Result<ExpertLayout, LoadError> {
+    let (inner, width) = (u64::from(config.expert_inner), u64::from(config.expert_width));
+    let mut pieces = Vec::new();
+    for name in EXPERT_MATRICES {
+        let (rows, cols) = if name == "w2" { (width, inner) } else { (inner, width) };
+        for (part, row_bytes, forbidden) in [("packed", cols / 2, None), ("scale", cols / 32, Some(255))] {
+            let name = format!("{name}.weight_{part}");
+            pieces.push(PieceSpec { name, bytes: rows * row_bytes, row_bytes, forbidden });
+        }
+    }
+    Ok(ExpertLayout::new(pieces)?)
+}
+
+fn expert_matrices(layout: &ExpertLayout, config: &KimiK3Config) -> ExpertMatrices {
+    let matrix = |piece: usize, rows, cols| Matrix {
+        buffer: Buffer(0),
+        codes: layout.offset(piece),
+        scales: layout.offset(piece + 1),
+        rows,
+        cols,
+        packing: Packing::Mxfp4,
+    };
+    let (inner, width) = (config.expert_inner, config.expert_width);
+    ExpertMatrices {
+        gate: matrix(0, inner, width),
+        down: matrix(2, width, inner),
+        up: matrix(4, inner, width),
+    }
+}
+
+/// Where the experts of the first `layers` layers lie; None if none of these has experts.
+///
+/// # Errors
+/// The store's, for a tensor that is missing or has another shape.
+pub fn expert_catalog(
+    checkpoint: &Checkpoint,
+    prefix: &str,
+    config: &KimiK3Config,
+    layers: u32,
+) -> Result<Option<Catalog>, LoadError> {
+    if layers <= config.first_moe_layer {
+        return Ok(None);
+    }
+    let layout = expert_layout(config)?;
+    let pieces = layout.pieces().to_vec();
+    let mut builder =
+        CatalogBuilder::new(layout, config.first_moe_layer as u16..layers as u16, config.experts as u16);
+    for layer in config.first_moe_layer..layers {
+        for expert in 0..config.experts {
+            let id = ExpertId { layer: layer as u16, expert: expert as u16 };
+            for piece in &pieces {
+                let name =
+                    format!("{prefix}model.layers.{layer}.block_sparse_moe.experts.{expert}.{}", piece.name);
+                let shape = [piece.bytes / piece.row_bytes, piece.row_bytes];
+                let entry = checkpoint.require(&name, &[Dtype::U8], &shape)?;
+                builder.place(id, &piece.name, entry.file.0, entry.offset)?;
+            }
+        }
+    }
+    Ok(Some(builder.finish()?))
+}

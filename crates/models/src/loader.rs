@@ -1,0 +1,340 @@
+//! From a checkpoint's tensors to weights on a device, a few megabytes at a time.
+//!
+//! A family's load function runs twice: first with a loader that only looks (everything is there, in the right shape;
+//! the bytes are counted, which is the plan), then with one that reads. It knows no family and no formula.
+use crate::LoadError;
+use half::bf16;
+use ops::packing::{self, PackError};
+use ops::{Buffer, Device, Matrix, Packing, Tensor};
+use std::collections::BTreeMap;
+use store::{Checkpoint, Dtype, Entry};
+
+/// How the matrices that tolerate it are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Dense {
+    /// As in the checkpoint (bf16, or f32 where it has that).
+    Bf16,
+    /// Packed to 8-bit codes.
+    Int8,
+    /// Packed to 4-bit codes.
+    Int4,
+}
+
+impl Dense {
+    /// From the most exact on.
+    pub const ALL: [Dense; 3] = [Dense::Bf16, Dense::Int8, Dense::Int4];
+
+    /// The name used in settings and reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Dense::Bf16 => "bf16",
+            Dense::Int8 => "int8",
+            Dense::Int4 => "int4",
+        }
+    }
+
+    fn packing(self) -> Option<Packing> {
+        match self {
+            Dense::Bf16 => None,
+            Dense::Int8 => Some(Packing::Int8),
+            Dense::Int4 => Some(Packing::Int4),
+        }
+    }
+}
+
+/// Bytes and parameters of what is resident, by kind (`attention`, `router`, ...) and storage (`bf16`, `int4`, ...).
+#[derive(Clone, Debug, Default)]
+pub struct Tally {
+    /// (kind, storage) to (parameters, bytes).
+    pub rows: BTreeMap<(&'static str, &'static str), (u64, u64)>,
+}
+
+impl Tally {
+    /// Bytes of everything.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.rows.values().map(|(_, bytes)| bytes).sum()
+    }
+
+    fn add(&mut self, kind: &'static str, storage: &'static str, parameters: u64, bytes: u64) {
+        let row = self.rows.entry((kind, storage)).or_default();
+        row.0 += parameters;
+        row.1 += bytes;
+    }
+}
+
+/// Reads weights by name.
+pub struct Loader<'a> {
+    checkpoint: &'a Checkpoint,
+    /// None: look and count only.
+    device: Option<&'a mut dyn Device>,
+    dense: Dense,
+    prefix: String,
+    tally: Tally,
+    done: &'a mut dyn FnMut(u64),
+}
+
+/// Bytes of a weight that are in memory twice while it is loaded.
+pub const LOAD_CHUNK_BYTES: usize = 8 << 20;
+
+const FLOATS: [Dtype; 2] = [Dtype::Bf16, Dtype::F32];
+
+impl<'a> Loader<'a> {
+    /// Reads onto `device`, or only looks without one. `done` hears how many bytes are resident so far.
+    pub fn new(
+        checkpoint: &'a Checkpoint,
+        device: Option<&'a mut dyn Device>,
+        dense: Dense,
+        prefix: &str,
+        done: &'a mut dyn FnMut(u64),
+    ) -> Self {
+        Loader { checkpoint, device, dense, prefix: prefix.into(), tally: Tally::default(), done }
+    }
+
+    /// What was loaded or looked at.
+    #[must_use]
+    pub fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    fn entry(&self, name: &str, shapes: &[&[u64]]) -> Result<Entry, LoadError> {
+        let name = format!("{}{name}", self.prefix);
+        Ok(self.checkpoint.require_any(&name, &FLOATS, shapes)?.clone())
+    }
+
+    fn allocate(&mut self, bytes: u64, name: &str) -> Result<Buffer, LoadError> {
+        match &mut self.device {
+            Some(device) => Ok(device.allocate(bytes, name)?),
+            None => Ok(Buffer(0)),
+        }
+    }
+
+    fn count(&mut self, kind: &'static str, storage: &'static str, parameters: u64, bytes: u64) {
+        self.tally.add(kind, storage, parameters, bytes);
+        (self.done)(self.tally.bytes());
+    }
+
+    /// A matrix \[rows, cols\] that may be packed.
+    ///
+    /// # Errors
+    /// The store's, the device's, or a weight that is not finite.
+    pub fn dense(
+        &mut self,
+        kind: &'static str,
+        name: &str,
+        rows: u32,
+        cols: u32,
+    ) -> Result<Matrix, LoadError> {
+        let entry = self.entry(name, &[&[rows.into(), cols.into()]])?;
+        match self.dense.packing() {
+            Some(packing) if cols % packing::GROUP as u32 == 0 => {
+                self.packed(kind, name, &entry, (rows, cols), packing)
+            }
+            _ => self.stored(kind, name, &entry, (rows, cols)),
+        }
+    }
+
+    /// A matrix \[rows, cols\] that stays as it is stored: its rounding would show.
+    ///
+    /// # Errors
+    /// The store's or the device's.
+    pub fn exact(
+        &mut self,
+        kind: &'static str,
+        name: &str,
+        rows: u32,
+        cols: u32,
+    ) -> Result<Matrix, LoadError> {
+        let entry = self.entry(name, &[&[rows.into(), cols.into()]])?;
+        self.stored(kind, name, &entry, (rows, cols))
+    }
+
+    fn stored(
+        &mut self,
+        kind: &'static str,
+        name: &str,
+        entry: &Entry,
+        (rows, cols): (u32, u32),
+    ) -> Result<Matrix, LoadError> {
+        let packing = if entry.dtype == Dtype::F32 { Packing::F32 } else { Packing::Bf16 };
+        let buffer = self.allocate(entry.bytes, name)?;
+        if let Some(device) = &mut self.device {
+            let mut chunk = vec![0; LOAD_CHUNK_BYTES.min(entry.bytes as usize)];
+            let mut start = 0;
+            while start < entry.bytes {
+                let part = &mut chunk[..LOAD_CHUNK_BYTES.min((entry.bytes - start) as usize)];
+                self.checkpoint.read_range(entry, start, part)?;
+                device.write(buffer, start, part)?;
+                start += part.len() as u64;
+            }
+        }
+        self.count(kind, packing.name(), u64::from(rows) * u64::from(cols), entry.bytes);
+        Ok(Matrix { buffer, codes: 0, scales: 0, rows, cols, packing })
+    }
+
+    fn packed(
+        &mut self,
+        kind: &'static str,
+        name: &str,
+        entry: &Entry,
+        (rows, cols): (u32, u32),
+        packing: Packing,
+    ) -> Result<Matrix, LoadError> {
+        let layout = packing::layout(packing, rows, cols);
+        let buffer = self.allocate(layout.bytes, name)?;
+        let matrix = Matrix { buffer, codes: 0, scales: layout.scales, rows, cols, packing };
+        if let Some(device) = &mut self.device {
+            let row_bytes = entry.bytes / u64::from(rows);
+            let step = (LOAD_CHUNK_BYTES as u64 / row_bytes).max(1) as u32;
+            let mut raw = Vec::new();
+            for first in (0..rows).step_by(step as usize) {
+                let count = step.min(rows - first);
+                raw.resize((u64::from(count) * row_bytes) as usize, 0);
+                self.checkpoint.read_range(entry, u64::from(first) * row_bytes, &mut raw)?;
+                let values = widen(&raw, entry.dtype);
+                let full = |e: PackError| LoadError::NotFinite {
+                    tensor: format!("{}{name}", self.prefix),
+                    row: u64::from(first) + e.row as u64,
+                    column: e.column as u64,
+                };
+                let (codes, scales) = packing::encode(packing, &values, cols).map_err(full)?;
+                device.write(buffer, u64::from(first) * layout.code_row_bytes, &codes)?;
+                device.write(buffer, layout.scales + u64::from(first) * layout.scale_row_bytes, &scales)?;
+            }
+        }
+        self.count(kind, packing.name(), u64::from(rows) * u64::from(cols), layout.bytes);
+        Ok(matrix)
+    }
+
+    /// A matrix made from a whole tensor by `rearrange`, kept in bf16 or f32 as stored.
+    ///
+    /// # Errors
+    /// The store's or the device's.
+    pub fn rearranged(
+        &mut self,
+        kind: &'static str,
+        name: &str,
+        stored: (u32, u32),
+        (rows, cols): (u32, u32),
+        source: impl Fn(u32, u32) -> (u32, u32),
+    ) -> Result<Matrix, LoadError> {
+        let entry = self.entry(name, &[&[stored.0.into(), stored.1.into()]])?;
+        let packing = if entry.dtype == Dtype::F32 { Packing::F32 } else { Packing::Bf16 };
+        let width = (entry.dtype.bits() / 8) as usize;
+        let bytes = u64::from(rows) * u64::from(cols) * width as u64;
+        let buffer = self.allocate(bytes, name)?;
+        if let Some(device) = &mut self.device {
+            let all = self.checkpoint.read_vec(&entry)?;
+            let mut moved = Vec::with_capacity(bytes as usize);
+            for row in 0..rows {
+                for col in 0..cols {
+                    let (r, c) = source(row, col);
+                    let at = (r as usize * stored.1 as usize + c as usize) * width;
+                    moved.extend_from_slice(&all[at..at + width]);
+                }
+            }
+            device.write(buffer, 0, &moved)?;
+        }
+        self.count(kind, packing.name(), u64::from(rows) * u64::from(cols), bytes);
+        Ok(Matrix { buffer, codes: 0, scales: 0, rows, cols, packing })
+    }
+
+    /// Numbers in f32, as `rows` rows of `cols`; `shapes` are the shapes the tensor may have in the file, and it may
+    /// be longer than needed (the rest is padding).
+    ///
+    /// # Errors
+    /// The store's or the device's.
+    pub fn numbers(
+        &mut self,
+        kind: &'static str,
+        name: &str,
+        (rows, cols): (u32, u32),
+        shapes: &[&[u64]],
+    ) -> Result<Tensor, LoadError> {
+        let values = self.values(name, shapes, rows as usize * cols as usize)?;
+        self.place(kind, name, (rows, cols), &values)
+    }
+
+    /// A norm's gain: \[cols\].
+    ///
+    /// # Errors
+    /// The store's or the device's.
+    pub fn gain(&mut self, name: &str, cols: u32) -> Result<Tensor, LoadError> {
+        self.numbers("norms", name, (1, cols), &[&[cols.into()]])
+    }
+
+    /// The first `count` numbers of a tensor; zeros if this loader only looks.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn values(&mut self, name: &str, shapes: &[&[u64]], count: usize) -> Result<Vec<f32>, LoadError> {
+        let entry = self.entry(name, shapes)?;
+        if self.device.is_none() {
+            return Ok(vec![0.0; count]);
+        }
+        let mut values = widen(&self.checkpoint.read_vec(&entry)?, entry.dtype);
+        values.truncate(count);
+        Ok(values)
+    }
+
+    /// Numbers of the host's onto the device.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn place(
+        &mut self,
+        kind: &'static str,
+        label: &str,
+        (rows, cols): (u32, u32),
+        values: &[f32],
+    ) -> Result<Tensor, LoadError> {
+        let bytes = values.len() as u64 * 4;
+        let buffer = self.allocate(bytes, label)?;
+        if let Some(device) = &mut self.device {
+            device.write(buffer, 0, bytemuck::cast_slice(values))?;
+        }
+        self.count(kind, "f32", values.len() as u64, bytes);
+        Ok(Tensor::new(buffer, 0, rows, cols))
+    }
+}
+
+/// Stored numbers as f32; exact for both types.
+pub(crate) fn widen(bytes: &[u8], dtype: Dtype) -> Vec<f32> {
+    match dtype {
+        Dtype::Bf16 => bytes.chunks_exact(2).map(|b| bf16::from_le_bytes([b[0], b[1]]).to_f32()).collect(),
+        _ => bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect(),
+    }
+}
+
+/// Embedding rows, read from the checkpoint by id and not kept.
+pub struct Embedding {
+    entry: Entry,
+    files: std::sync::Arc<dyn store::Files>,
+    width: u32,
+}
+
+impl Embedding {
+    /// Finds the table \[vocabulary, width\].
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn find(loader: &Loader<'_>, name: &str, vocabulary: u32, width: u32) -> Result<Self, LoadError> {
+        let entry = loader.entry(name, &[&[vocabulary.into(), width.into()]])?;
+        Ok(Embedding { entry, files: loader.checkpoint.files(), width })
+    }
+
+    /// Appends the row of a token.
+    ///
+    /// # Errors
+    /// The file system's words, with the file.
+    pub fn row(&self, id: u32, into: &mut Vec<f32>) -> Result<(), String> {
+        let row_bytes = u64::from(self.width) * self.entry.dtype.bits() / 8;
+        let mut raw = vec![0; row_bytes as usize];
+        let at = self.entry.offset + u64::from(id) * row_bytes;
+        let read = self.files.read_exact_at(self.entry.file, at, &mut raw);
+        read.map_err(|e| format!("{}: {e}", self.files.location(self.entry.file)))?;
+        into.extend(widen(&raw, self.entry.dtype));
+        Ok(())
+    }
+}

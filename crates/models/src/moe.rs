@@ -1,0 +1,326 @@
+//! Mixture of experts, shared by all families: route, read from disk while the device works, apply, combine.
+use crate::batch::{self, PartError, Standing};
+use crate::clock::{Clock, Section};
+use crate::mlp::Mlp;
+use crate::step::{Place, Step};
+use ops::{
+    Activations, Buffer, Device, DeviceError, Expert, Ids, Matrix, NONE, Ops, Routing, Submission, Tensor,
+};
+use std::time::Duration;
+use store::cache::{Arrival, CacheStatistics, ExpertCache, Lease, Next, Request};
+use store::catalog::ExpertId;
+
+/// One layer's router, shared experts and the way into and out of the routed ones.
+pub struct Moe {
+    /// Number of the layer.
+    pub layer: u32,
+    /// \[experts, width\]
+    pub router: Matrix,
+    /// Added to the scores for the choice only: \[1, experts\].
+    pub bias: Option<Tensor>,
+    /// Experts a token.
+    pub ranks: u32,
+    /// From scores to weights.
+    pub routing: Routing,
+    /// The space the experts live in, if it is not the model's.
+    pub latent: Option<LatentSpace>,
+    /// Seen by every token.
+    pub shared: Option<Mlp>,
+    /// What the routed experts have in common.
+    pub expert: Expert,
+    /// Of the latent projections.
+    pub activations: Activations,
+}
+
+/// Projections around the routed experts, and the norm of their weighted sum.
+pub struct LatentSpace {
+    /// \[latent, width\]
+    pub down: Matrix,
+    /// \[1, latent\] and epsilon
+    pub norm: Option<(Tensor, f32)>,
+    /// \[width, latent\]
+    pub up: Matrix,
+}
+
+impl Moe {
+    /// x \[T, width\], normed, to \[T, width\].
+    ///
+    /// # Errors
+    /// The device's. An expert that cannot be had fails only the parts that picked it.
+    pub fn forward(&self, step: &mut Step<'_, '_>, x: Tensor) -> Result<Tensor, DeviceError> {
+        let logits = step.ops.mat_mul(x, self.router, Activations::Exact);
+        let (picks, weights) = step.ops.route(logits, self.bias, self.ranks, self.routing);
+        step.tap(self.layer, Place::Picks, picks.0)?;
+        step.tap(self.layer, Place::Weights, weights)?;
+
+        // The disk works on the misses ...
+        let wanted = step.experts.request(step.ops, step.clock, &mut step.parts, self.layer, picks)?;
+        // ... while the device does what every token needs.
+        let ops = &mut *step.ops;
+        let z = self.latent.as_ref().map_or(x, |l| ops.mat_mul(x, l.down, self.activations));
+        let shared = self.shared.as_ref().map(|mlp| mlp.forward(ops, x));
+        let rows = ops.scratch(x.rows * self.ranks, z.cols);
+        let task = Task { out: rows, x: z, picks, expert: self.expert.within(step.experts.slab) };
+        step.experts.apply(step.ops, step.clock, &mut step.parts, wanted, &task)?;
+
+        let ops = &mut *step.ops;
+        let routed = ops.combine(rows, picks, weights);
+        let routed = self.latent.as_ref().map_or(routed, |l| {
+            let normed = l.norm.map_or(routed, |(gain, eps)| ops.rms_norm(routed, gain, eps));
+            ops.mat_mul(normed, l.up, self.activations)
+        });
+        Ok(shared.map_or(routed, |shared| ops.add(routed, shared)))
+    }
+}
+
+/// The operands of a layer's [`ops::Op::Experts`], whatever the slots.
+struct Task {
+    out: Tensor,
+    x: Tensor,
+    picks: Ids,
+    expert: Expert,
+}
+
+/// The routed experts of all layers, on the device or on their way there.
+pub struct Experts {
+    first_layer: u32,
+    count: u32,
+    /// The slots.
+    slab: Buffer,
+    mode: Mode,
+}
+
+enum Mode {
+    /// Every expert has its slot for good; picks are never read back. One table a layer.
+    Resident { tables: Vec<Ids>, cache: Option<Box<ExpertCache>> },
+    /// Experts come through the cache; one table that is filled as they arrive.
+    Streamed { table: Ids, entries: Vec<[u32; 2]>, cache: Box<ExpertCache> },
+}
+
+/// What a layer waits for.
+enum Wanted {
+    Resident { table: Ids },
+    Streamed { layer: u32, picks: Vec<u32>, request: Request },
+}
+
+const NO_SLOT: [u32; 2] = [NONE, 0];
+
+/// How often a wait looks at the cancel flags.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+impl Experts {
+    /// For layers without routed experts.
+    #[must_use]
+    pub fn none() -> Self {
+        let mode = Mode::Resident { tables: Vec::new(), cache: None };
+        Experts { first_layer: 0, count: 0, slab: Buffer(0), mode }
+    }
+
+    /// For a rehearsal, in which nothing is computed.
+    #[must_use]
+    pub fn rehearsal(first_layer: u32, layers: u32, table: Ids) -> Self {
+        let tables = vec![table; layers as usize];
+        let mode = Mode::Resident { tables, cache: None };
+        Experts { first_layer, count: table.0.rows, slab: Buffer(0), mode }
+    }
+
+    /// Experts that stay: `cache` holds all of them, `slab` is its memory on the device.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn resident(device: &mut dyn Device, slab: Buffer, cache: ExpertCache) -> Result<Self, DeviceError> {
+        let (layers, count) = (cache.catalog().layers(), u32::from(cache.catalog().experts_per_layer()));
+        let mut tables = Vec::new();
+        for layer in layers.clone() {
+            let slot = |expert| {
+                let id = ExpertId { layer, expert: expert as u16 };
+                cache.slot_of(id).map_or(NO_SLOT, |slot| [slot, 0])
+            };
+            let entries: Vec<[u32; 2]> = (0..count).map(slot).collect();
+            let table = new_table(device, count)?;
+            device.write(table.0.buffer, 0, bytemuck::cast_slice(&entries))?;
+            tables.push(table);
+        }
+        let mode = Mode::Resident { tables, cache: Some(Box::new(cache)) };
+        Ok(Experts { first_layer: u32::from(layers.start), count, slab, mode })
+    }
+
+    /// Experts that come and go.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn streamed(device: &mut dyn Device, slab: Buffer, cache: ExpertCache) -> Result<Self, DeviceError> {
+        let count = u32::from(cache.catalog().experts_per_layer());
+        let table = new_table(device, count)?;
+        let entries = vec![NO_SLOT; count as usize];
+        let first_layer = u32::from(cache.catalog().layers().start);
+        let mode = Mode::Streamed { table, entries, cache: Box::new(cache) };
+        Ok(Experts { first_layer, count, slab, mode })
+    }
+
+    /// What the cache counted.
+    #[must_use]
+    pub fn statistics(&self) -> Option<CacheStatistics> {
+        match &self.mode {
+            Mode::Resident { cache, .. } => cache.as_ref().map(|c| c.statistics()),
+            Mode::Streamed { cache, .. } => Some(cache.statistics()),
+        }
+    }
+
+    /// Whether all experts stay.
+    #[must_use]
+    pub fn is_resident(&self) -> bool {
+        matches!(self.mode, Mode::Resident { .. })
+    }
+
+    /// Slots whose last use is completed may be filled again.
+    pub(crate) fn retire(&mut self, completed: Submission) {
+        if let Mode::Streamed { cache, .. } = &mut self.mode {
+            cache.retire(completed.0);
+        }
+    }
+
+    /// Starts the reads of a layer's picks: the layer's one wait, unless all experts stay.
+    fn request(
+        &mut self,
+        ops: &mut Ops,
+        clock: &mut Clock,
+        parts: &mut [Standing<'_>],
+        layer: u32,
+        picks: Ids,
+    ) -> Result<Wanted, DeviceError> {
+        let cache = match &mut self.mode {
+            Mode::Resident { tables, .. } => {
+                return Ok(Wanted::Resident { table: tables[(layer - self.first_layer) as usize] });
+            }
+            Mode::Streamed { cache, .. } => cache,
+        };
+        let pending = ops.read_later(picks.0)?;
+        let completed = pending.ticket.after;
+        let list = ops.take_ids(pending)?;
+        cache.retire(completed.0);
+        fail_pickless_rows(parts, layer, &list, picks.0.cols);
+        batch::any_alive(parts);
+        let mut wanted = vec![false; self.count as usize];
+        for (row, ranks) in list.chunks_exact(picks.0.cols as usize).enumerate() {
+            let counts = parts.iter().any(|p| p.error.is_none() && p.holds(row as u32));
+            for &expert in ranks.iter().filter(|&&e| counts && e != NONE) {
+                wanted[expert as usize] = true;
+            }
+        }
+        let ids: Vec<ExpertId> = (0..self.count as u16)
+            .filter(|&e| wanted[usize::from(e)])
+            .map(|expert| ExpertId { layer: layer as u16, expert })
+            .collect();
+        let request = cache.request(&ids);
+        clock.enter(Section::Moe);
+        Ok(Wanted::Streamed { layer, picks: list, request })
+    }
+
+    /// Applies the experts to the rows that picked them: all at once, or in the order in which they arrive. Each token
+    /// and rank has its own row, so that the order changes nothing.
+    fn apply(
+        &mut self,
+        ops: &mut Ops,
+        clock: &mut Clock,
+        parts: &mut [Standing<'_>],
+        wanted: Wanted,
+        task: &Task,
+    ) -> Result<(), DeviceError> {
+        let (layer, picks, mut request) = match wanted {
+            Wanted::Resident { table } => {
+                ops.experts_into(task.out, task.x, task.picks, table, task.expert);
+                return Ok(());
+            }
+            Wanted::Streamed { layer, picks, request } => (layer, picks, request),
+        };
+        let Mode::Streamed { table, entries, cache } = &mut self.mode else {
+            unreachable!("a streamed request comes from a streamed cache")
+        };
+        ops.submit()?;
+        let ranks = task.picks.0.cols as usize;
+        loop {
+            clock.enter(Section::ExpertWait);
+            let next = cache.next(&mut request, Some(LOOK_EVERY));
+            clock.enter(Section::Moe);
+            match next {
+                Next::Arrived(arrivals) => {
+                    let group = admit(arrivals, entries, parts, layer, (&picks, ranks));
+                    let result = apply_group(ops, task, *table, entries);
+                    let fence = ops.device().last();
+                    for lease in group {
+                        entries[usize::from(lease.id().expert)] = NO_SLOT;
+                        cache.release(lease, fence.0);
+                    }
+                    if let Err(error) = result {
+                        cache.abandon(request);
+                        return Err(error);
+                    }
+                }
+                // The wave ends with a fence: what it used may then be filled again.
+                Next::NeedsSlots => {
+                    let fence = ops.device().last();
+                    if ops.device().wait(fence, Some(LOOK_EVERY))? {
+                        cache.retire(fence.0);
+                    }
+                }
+                Next::TimedOut => {}
+                Next::Finished => return Ok(()),
+            }
+            if !batch::any_alive(parts) {
+                cache.abandon(request);
+                return Ok(());
+            }
+        }
+    }
+}
+
+fn new_table(device: &mut dyn Device, count: u32) -> Result<Ids, DeviceError> {
+    let buffer = device.allocate(u64::from(count) * 8, "table of expert slots")?;
+    Ok(Ids(Tensor::new(buffer, 0, count, 2)))
+}
+
+/// A row that picked nothing at all held a number that is not finite.
+fn fail_pickless_rows(parts: &mut [Standing<'_>], layer: u32, picks: &[u32], ranks: u32) {
+    for (row, picks) in picks.chunks_exact(ranks as usize).enumerate() {
+        if picks.iter().all(|&p| p == NONE) {
+            batch::fail_not_finite(parts, row as u32, &format!("layer {layer} router"));
+        }
+    }
+}
+
+/// Enters arrived experts into the table; one that failed fails the parts that picked it.
+fn admit(
+    arrivals: Vec<Arrival>,
+    entries: &mut [[u32; 2]],
+    parts: &mut [Standing<'_>],
+    layer: u32,
+    (picks, ranks): (&[u32], usize),
+) -> Vec<Lease> {
+    debug_assert!(arrivals.iter().all(|a| u32::from(a.id.layer) == layer));
+    let mut leases = Vec::with_capacity(arrivals.len());
+    for Arrival { id, result } in arrivals {
+        match result {
+            Ok(lease) => {
+                entries[usize::from(id.expert)] = [lease.slot(), lease.payload_offset() as u32];
+                leases.push(lease);
+            }
+            Err(error) => {
+                for part in parts.iter_mut().filter(|p| p.error.is_none()) {
+                    let rows = part.start as usize * ranks..(part.start + part.rows) as usize * ranks;
+                    if picks[rows].contains(&u32::from(id.expert)) {
+                        part.error = Some(PartError::Expert(error.clone()));
+                    }
+                }
+            }
+        }
+    }
+    leases
+}
+
+fn apply_group(ops: &mut Ops, task: &Task, table: Ids, entries: &[[u32; 2]]) -> Result<(), DeviceError> {
+    ops.write(table.0.buffer, 0, bytemuck::cast_slice(entries))?;
+    ops.experts_into(task.out, task.x, task.picks, table, task.expert);
+    ops.submit()?;
+    Ok(())
+}

@@ -1,0 +1,165 @@
+//! What a device is: it holds bytes and runs ops in order. It knows no model and no file.
+use crate::op::Op;
+use crate::tensor::Buffer;
+use memory::Slab;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Numbers a submission; later ones are larger. A device works in order, so a completed one completes all before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Submission(pub u64);
+
+/// A read that was asked for and can be taken when `after` is done. Take it once.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "a ticket that is not taken keeps its bytes"]
+pub struct Ticket {
+    /// The work the read comes after.
+    pub after: Submission,
+    /// The device's own number of the read.
+    pub id: u64,
+    /// How many bytes [`Device::take`] gives.
+    pub bytes: u64,
+}
+
+/// How much memory a device has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryInfo {
+    /// Bytes of allocations alive.
+    pub allocated: u64,
+    /// Bytes it can still give, if it knows.
+    pub free: Option<u64>,
+}
+
+/// Why a device cannot go on. After any of these the step's results are lost.
+#[derive(Debug, thiserror::Error)]
+pub enum DeviceError {
+    /// No memory for a buffer.
+    #[error("{device}: no memory for {label} ({bytes} bytes): {reason}")]
+    OutOfMemory {
+        /// The device's name.
+        device: String,
+        /// What the buffer was for.
+        label: String,
+        /// How large it would have been.
+        bytes: u64,
+        /// The system's words.
+        reason: String,
+    },
+    /// A handle that names nothing: freed, or of another device.
+    #[error("{device}: {what} names no allocation (freed, or made by another device)")]
+    UnknownHandle {
+        /// The device's name.
+        device: String,
+        /// The handle.
+        what: String,
+    },
+    /// A range outside its buffer.
+    #[error("{device}: bytes {start}..{end} lie outside buffer {buffer:?} of {bytes} bytes")]
+    OutOfRange {
+        /// The device's name.
+        device: String,
+        /// The buffer.
+        buffer: Buffer,
+        /// First byte.
+        start: u64,
+        /// The byte after the last.
+        end: u64,
+        /// The buffer's size.
+        bytes: u64,
+    },
+    /// [`crate::Checked`] found a candidate that departs from the oracle.
+    #[error("{op} departs from the oracle: {operand} differs by {error:e} (limit {limit:e}); {detail}")]
+    Mismatch {
+        /// The op's name.
+        op: &'static str,
+        /// Which output or state.
+        operand: String,
+        /// Relative L2 distance.
+        error: f32,
+        /// What would have been allowed.
+        limit: f32,
+        /// The op with its operands.
+        detail: String,
+    },
+    /// The device itself failed.
+    #[error("{device}: {reason}")]
+    Failed {
+        /// The device's name.
+        device: String,
+        /// What happened.
+        reason: String,
+    },
+}
+
+/// A place where ops run. All work happens in the order of the calls; `submit`, `write`, `copy` and `read_later`
+/// do not wait, [`wait`](Device::wait) and [`take`](Device::take) do.
+pub trait Device: Send {
+    /// Its name in errors and reports.
+    fn name(&self) -> &str;
+
+    /// What it holds and could hold.
+    fn memory(&self) -> MemoryInfo;
+
+    /// A buffer of zeros; `label` says in errors what it is for.
+    ///
+    /// # Errors
+    /// [`DeviceError::OutOfMemory`].
+    fn allocate(&mut self, bytes: u64, label: &str) -> Result<Buffer, DeviceError>;
+
+    /// The slots of experts as a buffer: read in place, or kept in step by the device.
+    ///
+    /// # Errors
+    /// [`DeviceError::OutOfMemory`] where it cannot be reached in place nor copied.
+    fn adopt(&mut self, slab: &Arc<Slab>, label: &str) -> Result<Buffer, DeviceError>;
+
+    /// Gives a buffer back once all work before is done.
+    ///
+    /// # Errors
+    /// [`DeviceError::UnknownHandle`].
+    fn free(&mut self, buffer: Buffer) -> Result<(), DeviceError>;
+
+    /// Bytes into a buffer, after all work before and before all work after.
+    ///
+    /// # Errors
+    /// [`DeviceError::OutOfRange`], [`DeviceError::UnknownHandle`].
+    fn write(&mut self, buffer: Buffer, offset: u64, bytes: &[u8]) -> Result<(), DeviceError>;
+
+    /// `bytes` bytes from one place to another, in order like an op; the ranges do not overlap.
+    ///
+    /// # Errors
+    /// [`DeviceError::OutOfRange`], [`DeviceError::UnknownHandle`].
+    fn copy(&mut self, from: (Buffer, u64), to: (Buffer, u64), bytes: u64) -> Result<(), DeviceError>;
+
+    /// Starts the ops in order.
+    ///
+    /// # Errors
+    /// What the device finds at once; later failures come from [`wait`](Device::wait).
+    fn submit(&mut self, ops: &[Op]) -> Result<Submission, DeviceError>;
+
+    /// The last submission made; [`Submission`] 0 before the first.
+    fn last(&self) -> Submission;
+
+    /// Whether a submission is completed, without waiting.
+    ///
+    /// # Errors
+    /// The failure of the work waited for.
+    fn done(&mut self, submission: Submission) -> Result<bool, DeviceError>;
+
+    /// Waits for a submission, at most `limit` if given; whether it is completed.
+    ///
+    /// # Errors
+    /// The failure of the work waited for.
+    fn wait(&mut self, submission: Submission, limit: Option<Duration>) -> Result<bool, DeviceError>;
+
+    /// Asks for bytes as they are after all work before.
+    ///
+    /// # Errors
+    /// [`DeviceError::OutOfRange`], [`DeviceError::UnknownHandle`].
+    fn read_later(&mut self, buffer: Buffer, offset: u64, bytes: u64) -> Result<Ticket, DeviceError>;
+
+    /// Waits for a read and gives its bytes; `into` is `ticket.bytes` long.
+    ///
+    /// # Errors
+    /// The failure of the work before it.
+    fn take(&mut self, ticket: Ticket, into: &mut [u8]) -> Result<(), DeviceError>;
+}

@@ -1,0 +1,109 @@
+//! Matrix products. What a packed weight and an integer activation mean is in [`crate::packing`].
+use super::Split;
+use super::memory::Memory;
+use crate::lanes::dot;
+use crate::packing::{Prepared, WeightRow};
+use crate::tensor::{Activations, Matrix, Packing, Tensor};
+
+pub(super) fn mat_mul(
+    memory: &mut Memory,
+    split: &Split,
+    out: Tensor,
+    x: Tensor,
+    weight: Matrix,
+    activations: Activations,
+) {
+    let values = memory.load(x);
+    let inputs = prepare(&values, weight, activations);
+    let bytes = matrix_bytes(memory, weight);
+    let result = product(split, bytes, weight, &inputs);
+    memory.store(out, &result);
+}
+
+/// The codes and scales of a resident matrix.
+fn matrix_bytes(memory: &Memory, weight: Matrix) -> MatrixBytes<'_> {
+    let layout = weight.layout();
+    let range = |start, bytes| {
+        memory.range(weight.buffer, start, bytes).unwrap_or_else(|e| panic!("{weight:?}: {e}"))
+    };
+    let rows = u64::from(weight.rows);
+    MatrixBytes {
+        codes: range(weight.codes, rows * layout.code_row_bytes),
+        scales: range(weight.scales, rows * layout.scale_row_bytes),
+    }
+}
+
+/// The bytes of a matrix, wherever they lie.
+#[derive(Clone, Copy)]
+pub(super) struct MatrixBytes<'a> {
+    pub(super) codes: &'a [u8],
+    pub(super) scales: &'a [u8],
+}
+
+/// Rows of activations in the form in which they meet a weight.
+pub(super) fn prepare(values: &[f32], weight: Matrix, activations: Activations) -> Vec<Prepared> {
+    let rows = values.chunks_exact(weight.cols as usize);
+    match weight.packing {
+        Packing::F32 | Packing::Bf16 => rows.map(|row| Prepared::new(row, Activations::Exact)).collect(),
+        _ => rows.map(|row| Prepared::new(row, activations)).collect(),
+    }
+}
+
+/// `W x` for every prepared row: \[inputs, rows\].
+pub(super) fn product(
+    split: &Split,
+    bytes: MatrixBytes<'_>,
+    weight: Matrix,
+    inputs: &[Prepared],
+) -> Vec<f32> {
+    let (rows, count) = (weight.rows as usize, inputs.len());
+    let layout = weight.layout();
+    let (code_row, scale_row) = (layout.code_row_bytes as usize, layout.scale_row_bytes as usize);
+    let work = rows as u64 * count as u64 * u64::from(weight.cols);
+    let mut by_row = vec![0.0; rows * count];
+    split.rows(&mut by_row, count, work, |r, y| {
+        let codes = &bytes.codes[r * code_row..][..code_row];
+        let scales = &bytes.scales[r * scale_row..][..scale_row];
+        let row = WeightRow::decode(weight.packing, weight.cols as usize, codes, scales);
+        for (y, input) in y.iter_mut().zip(inputs) {
+            *y = row.dot(input);
+        }
+    });
+    transpose(&by_row, count)
+}
+
+/// \[n, width\] to \[width, n\].
+fn transpose(values: &[f32], width: usize) -> Vec<f32> {
+    if width == 1 {
+        return values.to_vec();
+    }
+    (0..width).flat_map(|c| values.iter().skip(c).step_by(width)).copied().collect()
+}
+
+pub(super) fn head_mat_mul(
+    memory: &mut Memory,
+    split: &Split,
+    out: Tensor,
+    x: Tensor,
+    weight: Matrix,
+    heads: u32,
+) {
+    let values = memory.load(x);
+    let bytes = matrix_bytes(memory, weight);
+    let (heads, cols) = (heads as usize, weight.cols as usize);
+    let (outputs, tokens) = (weight.rows as usize / heads, x.rows as usize / heads);
+    let row_bytes = weight.layout().code_row_bytes as usize;
+    // A weight row is decoded once for all tokens: [heads * outputs, tokens].
+    let mut by_row = vec![0.0; weight.rows as usize * tokens];
+    split.rows(&mut by_row, tokens, weight.rows as u64 * tokens as u64 * cols as u64, |r, y| {
+        let row = crate::packing::decode_floats(weight.packing, &bytes.codes[r * row_bytes..][..row_bytes]);
+        for (t, y) in y.iter_mut().enumerate() {
+            *y = dot(&row, &values[(t * heads + r / outputs) * cols..][..cols]);
+        }
+    });
+    let result: Vec<f32> = (0..tokens)
+        .flat_map(|t| (0..weight.rows as usize).map(move |r| (r, t)))
+        .map(|(r, t)| by_row[r * tokens + t])
+        .collect();
+    memory.store(out, &result);
+}

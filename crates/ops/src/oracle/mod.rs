@@ -1,0 +1,243 @@
+//! The oracle: what each op means, in scalar loops written to be read.
+//!
+//! The order of every sum is the contract of `docs/numerics.md`. The oracle may split whole rows, heads and experts over
+//! threads, never a sum. Nobody speeds it up at the price of a harder text: the fast devices are elsewhere.
+mod attend;
+mod delta;
+mod dispatch;
+mod elementwise;
+mod experts;
+mod linear;
+mod memory;
+mod norm;
+mod route;
+
+use crate::device::{Device, DeviceError, MemoryInfo, Submission, Ticket};
+use crate::op::Op;
+use crate::tensor::{Buffer, Ids, Tensor};
+use ::memory::{HostBuffer, Slab};
+pub use dispatch::with_fma;
+use memory::{Allocation, Memory, NAME};
+use rayon::prelude::*;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The scalar device. Its work is done when a call returns.
+pub struct Oracle {
+    memory: Memory,
+    split: Split,
+    submissions: u64,
+    tickets: BTreeMap<u64, Vec<u8>>,
+    next_ticket: u64,
+}
+
+impl Oracle {
+    /// An oracle that splits rows, heads and experts over `threads` threads.
+    ///
+    /// # Errors
+    /// [`DeviceError::Failed`] if the threads cannot be started.
+    pub fn new(threads: usize) -> Result<Self, DeviceError> {
+        Ok(Oracle {
+            memory: Memory::default(),
+            split: Split::new(threads)?,
+            submissions: 0,
+            tickets: BTreeMap::new(),
+            next_ticket: 0,
+        })
+    }
+
+    /// The numbers of a tensor, row after row.
+    #[must_use]
+    pub fn load(&self, t: Tensor) -> Vec<f32> {
+        self.memory.load(t)
+    }
+
+    /// The same for u32 numbers.
+    #[must_use]
+    pub fn load_ids(&self, ids: Ids) -> Vec<u32> {
+        self.memory.load_ids(ids)
+    }
+
+    /// Puts numbers into a tensor, row after row.
+    pub fn store(&mut self, t: Tensor, values: &[f32]) {
+        self.memory.store(t, values);
+    }
+
+    /// Runs one op.
+    pub fn run(&mut self, op: &Op) {
+        let (memory, split) = (&mut self.memory, &self.split);
+        match *op {
+            Op::MatMul { out, x, weight, activations } => {
+                linear::mat_mul(memory, split, out, x, weight, activations);
+            }
+            Op::HeadMatMul { out, x, weight, heads } => {
+                linear::head_mat_mul(memory, split, out, x, weight, heads);
+            }
+            Op::RmsNorm { out, x, gain, eps } => norm::rms_norm(memory, split, out, x, gain, eps),
+            Op::L2Norm { out, x, eps, scale } => norm::l2_norm(memory, split, out, x, eps, scale),
+            Op::ShortConv { out, x, window, taps } => delta::short_conv(memory, split, out, x, window, taps),
+            Op::DecayGate { out, f, a_log, dt_bias, formula } => {
+                delta::decay_gate(memory, split, out, f, a_log, dt_bias, formula);
+            }
+            Op::DeltaRule { out, q, k, v, decay, beta, state } => {
+                delta::delta_rule(memory, split, out, delta::Inputs { q, k, v, decay, beta }, state);
+            }
+            Op::AppendLatent { latent, rope, cache, position } => {
+                attend::append_latent(memory, latent, rope, cache, position);
+            }
+            Op::AttendLatent { out, q, q_rope, cache, position, selected, heads, scale } => {
+                let query = attend::Query { q, q_rope, position, selected, heads, scale };
+                attend::attend_latent(memory, split, out, query, cache);
+            }
+            Op::ResidualMix { out, running, snapshots, count, weight, eps } => {
+                norm::residual_mix(memory, split, out, running, (snapshots, count), weight, eps);
+            }
+            Op::Glu { out, gate, up, activation } => {
+                elementwise::glu(memory, split, out, gate, up, activation);
+            }
+            Op::GateMul { out, x, gate } => elementwise::gate_mul(memory, split, out, x, gate),
+            Op::Route { picks, weights, logits, bias, routing } => {
+                route::route(memory, picks, weights, logits, bias, routing);
+            }
+            Op::Experts { out, x, picks, table, experts, activation, activations } => {
+                let expert = crate::Expert { experts, activation, activations };
+                experts::experts(memory, split, out, x, picks, table, expert);
+            }
+            Op::Combine { out, rows, picks, weights } => {
+                elementwise::combine(memory, split, out, rows, picks, weights);
+            }
+            Op::Add { out, x, y } => elementwise::add(memory, out, x, y),
+            Op::Copy { out, x } => {
+                let values = memory.load(x);
+                memory.store(out, &values);
+            }
+            Op::Finite { out, x } => elementwise::finite(memory, out, x),
+        }
+    }
+}
+
+/// Splits rows over threads.
+pub(crate) struct Split {
+    pool: Option<rayon::ThreadPool>,
+}
+
+/// Multiply-adds under which a split costs more than it saves.
+const SPLIT_FROM: u64 = 1 << 17;
+
+impl Split {
+    fn new(threads: usize) -> Result<Self, DeviceError> {
+        if threads <= 1 {
+            return Ok(Split { pool: None });
+        }
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+        let reason = |e: rayon::ThreadPoolBuildError| format!("{threads} threads cannot be started: {e}");
+        Ok(Split {
+            pool: Some(pool.map_err(|e| DeviceError::Failed { device: NAME.into(), reason: reason(e) })?),
+        })
+    }
+
+    /// Calls `body(r, row)` for every row of `width` numbers in `out`; `work` = multiply-adds of all rows together.
+    pub(crate) fn rows(
+        &self,
+        out: &mut [f32],
+        width: usize,
+        work: u64,
+        body: impl Fn(usize, &mut [f32]) + Sync,
+    ) {
+        let rows = out.len() / width.max(1);
+        match &self.pool {
+            Some(pool) if work >= SPLIT_FROM && rows > 1 => {
+                let share = rows.div_ceil(pool.current_num_threads() * 4);
+                pool.install(|| {
+                    out.par_chunks_mut(share * width).enumerate().for_each(|(i, part)| {
+                        with_fma(|| {
+                            for (r, row) in part.chunks_exact_mut(width).enumerate() {
+                                body(i * share + r, row);
+                            }
+                        });
+                    });
+                });
+            }
+            _ => with_fma(|| {
+                for (r, row) in out.chunks_exact_mut(width).enumerate() {
+                    body(r, row);
+                }
+            }),
+        }
+    }
+}
+
+impl Device for Oracle {
+    fn name(&self) -> &str {
+        NAME
+    }
+
+    fn memory(&self) -> MemoryInfo {
+        MemoryInfo { allocated: self.memory.allocated, free: None }
+    }
+
+    fn allocate(&mut self, bytes: u64, label: &str) -> Result<Buffer, DeviceError> {
+        let memory = HostBuffer::new(bytes).map_err(|e| DeviceError::OutOfMemory {
+            device: NAME.into(),
+            label: label.into(),
+            bytes,
+            reason: e.to_string(),
+        })?;
+        Ok(self.memory.add(Allocation::Owned(memory), bytes))
+    }
+
+    fn adopt(&mut self, slab: &Arc<Slab>, _label: &str) -> Result<Buffer, DeviceError> {
+        Ok(self.memory.add(Allocation::Slots(Arc::clone(slab)), 0))
+    }
+
+    fn free(&mut self, buffer: Buffer) -> Result<(), DeviceError> {
+        self.memory.free(buffer)
+    }
+
+    fn write(&mut self, buffer: Buffer, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {
+        self.memory.range_mut(buffer, offset, bytes.len() as u64)?.copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn copy(&mut self, from: (Buffer, u64), to: (Buffer, u64), bytes: u64) -> Result<(), DeviceError> {
+        let values = self.memory.range(from.0, from.1, bytes)?.to_vec();
+        self.write(to.0, to.1, &values)
+    }
+
+    fn submit(&mut self, ops: &[Op]) -> Result<Submission, DeviceError> {
+        for op in ops {
+            self.run(op);
+        }
+        self.submissions += 1;
+        Ok(Submission(self.submissions))
+    }
+
+    fn last(&self) -> Submission {
+        Submission(self.submissions)
+    }
+
+    fn done(&mut self, _: Submission) -> Result<bool, DeviceError> {
+        Ok(true)
+    }
+
+    fn wait(&mut self, _: Submission, _: Option<Duration>) -> Result<bool, DeviceError> {
+        Ok(true)
+    }
+
+    fn read_later(&mut self, buffer: Buffer, offset: u64, bytes: u64) -> Result<Ticket, DeviceError> {
+        let values = self.memory.range(buffer, offset, bytes)?.to_vec();
+        self.next_ticket += 1;
+        self.tickets.insert(self.next_ticket, values);
+        Ok(Ticket { after: self.last(), id: self.next_ticket, bytes })
+    }
+
+    fn take(&mut self, ticket: Ticket, into: &mut [u8]) -> Result<(), DeviceError> {
+        let bytes = self
+            .tickets
+            .remove(&ticket.id)
+            .ok_or_else(|| DeviceError::UnknownHandle { device: NAME.into(), what: format!("{ticket:?}") })?;
+        into.copy_from_slice(&bytes);
+        Ok(())
+    }
+}
