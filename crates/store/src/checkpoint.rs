@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::error::{MissingShards, NotInShard, StoreError};
-use crate::files::{DiskFiles, FileId, Files, MemoryFiles, find};
+use crate::error::{MissingShards, NotInShard, Several, StoreError};
+use crate::files::{DiskFiles, FileId, Files, MemoryFiles, find, is_leftover};
 use crate::index::{INDEX_BYTES_MAX, Index};
 use crate::read;
 use crate::safetensors::{Entry, Named, Shapes, read_header};
@@ -264,8 +264,20 @@ impl Opening<'_> {
     fn tensors(&self, shards: &[FileId]) -> Result<Vec<Named>, StoreError> {
         let mut shapes = Shapes::default();
         let mut tensors = Vec::new();
+        let mut faults = Vec::new();
         for &shard in shards {
-            tensors.append(&mut read_header(self.files, shard, &mut shapes)?);
+            match read_header(self.files, shard, &mut shapes) {
+                Ok(mut found) => tensors.append(&mut found),
+                // A failing drive is not asked again, shard after shard.
+                Err(fault @ StoreError::Read { .. }) => return Err(fault),
+                // All the other damaged shards are named at once: each may be an hour's download.
+                Err(fault) => faults.push(fault),
+            }
+        }
+        match faults.len() {
+            0 => {}
+            1 => return Err(faults.remove(0)),
+            _ => return Err(StoreError::Several(Several { faults })),
         }
         // A stable sort makes use of the order that headers usually have already.
         tensors.sort_by(|one, other| one.0.cmp(&other.0));
@@ -328,6 +340,10 @@ impl Opening<'_> {
         let mut names = Vec::new();
         for (place, listed) in self.files.list().iter().enumerate() {
             let file = FileId(place as u32);
+            if is_leftover(&listed.name) && listed.name.contains(".safetensors") {
+                let path = self.files.location(file);
+                self.notes.push(format!("{path} is ignored: it is left over from a download"));
+            }
             if !listed.name.ends_with(".safetensors") || shards.contains(&file) {
                 continue;
             }

@@ -98,7 +98,7 @@ pub fn find<'f>(files: &'f dyn Files, name: &'f str) -> impl Iterator<Item = Fil
 const LEFTOVER_SUFFIXES: [&str; 7] =
     [".incomplete", ".part", ".partial", ".aria2", ".crdownload", ".download", ".tmp"];
 
-fn is_leftover(name: &str) -> bool {
+pub(crate) fn is_leftover(name: &str) -> bool {
     LEFTOVER_SUFFIXES.iter().any(|suffix| name.ends_with(suffix))
 }
 
@@ -215,10 +215,10 @@ fn regular_len(path: &Path) -> io::Result<u64> {
 /// out: no index can name them.
 fn list_directory(directory: &Path) -> Result<Vec<String>, StoreError> {
     let shown = || directory.display().to_string();
-    let failed = |source: io::Error| match source.kind() {
+    let failed = |cause: io::Error| match cause.kind() {
         io::ErrorKind::NotFound => StoreError::DirectoryAbsent { directory: shown() },
         io::ErrorKind::NotADirectory => StoreError::NotADirectory { path: shown() },
-        _ => StoreError::DirectoryUnreadable { directory: shown(), source },
+        _ => StoreError::DirectoryUnreadable { directory: shown(), cause },
     };
     if !std::fs::metadata(directory).map_err(failed)?.is_dir() {
         return Err(StoreError::NotADirectory { path: shown() });

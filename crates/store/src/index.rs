@@ -79,6 +79,7 @@ fn unsafe_name(name: &str) -> Option<&'static str> {
 }
 
 #[derive(Deserialize)]
+#[serde(expecting = "an object with total_size")]
 struct Metadata {
     total_size: Option<Number>,
 }

@@ -12,27 +12,27 @@ use crate::files::{FileId, Files};
 
 /// Length of a file.
 pub(crate) fn len(files: &dyn Files, file: FileId) -> Result<u64, StoreError> {
-    files.len(file).map_err(|source| unreadable(files, file, source))
+    files.len(file).map_err(|cause| unreadable(files, file, cause))
 }
 
 /// Fills `into` from `offset` on.
 pub(crate) fn exact(files: &dyn Files, file: FileId, offset: u64, into: &mut [u8]) -> Result<(), StoreError> {
     let bytes = into.len() as u64;
-    files.read_exact_at(file, offset, into).map_err(|source| match source.kind() {
+    files.read_exact_at(file, offset, into).map_err(|cause| match cause.kind() {
         io::ErrorKind::UnexpectedEof => StoreError::ShortRead { path: files.location(file), offset, bytes },
-        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => unreadable(files, file, source),
-        _ => StoreError::Read { path: files.location(file), offset, bytes, source },
+        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => unreadable(files, file, cause),
+        _ => StoreError::Read { path: files.location(file), offset, bytes, cause },
     })
 }
 
-fn unreadable(files: &dyn Files, file: FileId, source: io::Error) -> StoreError {
+fn unreadable(files: &dyn Files, file: FileId, cause: io::Error) -> StoreError {
     let path = files.location(file);
     let target = files.path(file).and_then(|path| std::fs::read_link(path).ok());
     match target {
-        Some(target) if source.kind() == io::ErrorKind::NotFound => {
+        Some(target) if cause.kind() == io::ErrorKind::NotFound => {
             StoreError::BrokenLink { path, target: target.display().to_string() }
         }
-        _ => StoreError::Unreadable { path, source },
+        _ => StoreError::Unreadable { path, cause },
     }
 }
 

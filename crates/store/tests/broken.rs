@@ -215,6 +215,18 @@ fn shards_absent() {
 }
 
 #[test]
+fn shard_absent_from_the_download_cache() {
+    let model = Model::new();
+    let snapshot = model.beside("models--x--y/snapshots/0123");
+    testing::copy_model(&model.path(), &snapshot).unwrap();
+    fs::remove_file(snapshot.join(shard(1))).unwrap();
+    fs::create_dir(model.beside("models--x--y/blobs")).unwrap();
+    fs::write(model.beside("models--x--y/blobs/89ab.incomplete"), "half").unwrap();
+    let error = Checkpoint::open(&[snapshot]).err().unwrap();
+    expect!(error, StoreError::MissingShards(missing) => assert_eq!(missing.leftovers.len(), 1), "89ab.incomplete");
+}
+
+#[test]
 fn third_directory_absent_of_a_split_model() {
     let model = Model::new();
     let (second, third) = (model.beside("second"), model.beside("third"));
@@ -278,7 +290,7 @@ fn tensor_in_two_directories() {
 fn unindexed_file_with_the_same_tensors() {
     let model = Model::new();
     fs::copy(model.file(&shard(10)), model.file("model.safetensors")).unwrap();
-    expect!(model.refused(), StoreError::UnindexedShard { count, .. } => assert_eq!(count, 5), "/model.safetensors", INDEX);
+    expect!(model.refused(), StoreError::UnindexedShard { count, .. } => assert_eq!(count, 5), model.file("model.safetensors").to_str().unwrap(), INDEX);
 }
 
 #[test]
@@ -286,7 +298,7 @@ fn unindexed_file_beside_a_single_one() {
     let model = Model::new();
     testing::merge_shards(&model.path()).unwrap();
     fs::copy(original().join(shard(10)), model.file(&shard(10))).unwrap();
-    expect!(model.refused(), StoreError::UnindexedShard { .. } => (), "/model.safetensors", shard(10));
+    expect!(model.refused(), StoreError::UnindexedShard { .. } => (), model.file("model.safetensors").to_str().unwrap(), shard(10));
 }
 
 #[test]
@@ -376,6 +388,20 @@ fn shard_cut_inside_an_expert_a_scale_and_the_last_tensor() {
             assert!(cut.count >= 1 && cut.tensors.len() == cut.count.min(8));
         }, name, missing.to_string(), "-of-000012.safetensors");
     }
+}
+
+#[test]
+fn all_damaged_shards_are_named_at_once() {
+    let model = Model::new();
+    testing::truncate(&model.file(&shard(2)), 1).unwrap();
+    fs::write(model.file(&shard(4)), "").unwrap();
+    testing::append(&model.file(&shard(12)), b"x").unwrap();
+    expect!(model.refused(), StoreError::Several(several) => {
+        assert!(matches!(several.faults[0], StoreError::Truncated(_)));
+        assert!(matches!(several.faults[1], StoreError::EmptyFile { .. }));
+        assert!(matches!(several.faults[2], StoreError::TrailingBytes { .. }));
+        assert_eq!(several.faults.len(), 3);
+    }, shard(2), shard(4), shard(12));
 }
 
 #[test]

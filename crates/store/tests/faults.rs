@@ -48,7 +48,7 @@ impl Files for Faulty {
                 self.files.read_at(file, offset, &mut into[..count])
             }
             Fault::FailsIn(number) if self.list()[file.0 as usize].name == shard(number) => {
-                Err(io::Error::from_raw_os_error(5)) // EIO
+                Err(io::Error::other("Input/output error"))
             }
             Fault::FailsIn(_) => self.files.read_at(file, offset, into),
         }
@@ -80,4 +80,24 @@ fn failing_reads_name_the_shard_and_blame_the_drive() {
     let text = error.to_string();
     assert!(text.contains(&shard(8)) && text.contains("check the drive"), "{text}");
     assert!(matches!(error, StoreError::Read { offset: 0, .. }), "{error:?}");
+}
+
+#[test]
+fn many_threads_read_at_once() {
+    let sound = Checkpoint::open(&[original()]).unwrap();
+    let expected: Vec<Vec<u8>> = sound.under("").map(|(_, entry)| sound.read_vec(entry).unwrap()).collect();
+    // A fresh list of files: the threads race to open each of them.
+    let files = DiskFiles::open(&[original()]).unwrap();
+    std::thread::scope(|scope| {
+        for first in 0..4 {
+            let (files, sound, expected) = (&files, &sound, &expected);
+            scope.spawn(move || {
+                for ((_, entry), expected) in sound.under("").zip(expected).skip(first) {
+                    let mut bytes = vec![0; expected.len()];
+                    files.read_exact_at(entry.file, entry.offset, &mut bytes).unwrap();
+                    assert_eq!(&bytes, expected);
+                }
+            });
+        }
+    });
 }

@@ -169,10 +169,12 @@ fn unneeded_files_are_noted_and_ignored() {
     };
     fs::write(model.file("extra.safetensors"), testing::shard_bytes(&[stranger])).unwrap();
     fs::write(model.file("broken.safetensors"), "no shard").unwrap();
+    fs::write(model.file("model-00001-of-000012.safetensors.part"), "left over").unwrap();
     let checkpoint = opened(&[model.path()]);
-    assert_eq!(checkpoint.notes().len(), 2, "{:?}", checkpoint.notes());
+    assert_eq!(checkpoint.notes().len(), 3, "{:?}", checkpoint.notes());
     assert!(checkpoint.notes()[0].contains("broken.safetensors"));
     assert!(checkpoint.notes()[1].contains("extra.safetensors"));
+    assert!(checkpoint.notes()[2].contains(".part is ignored"));
     let error = checkpoint.find("stranger").unwrap_err().to_string();
     assert!(error.contains("extra.safetensors holds it"), "{error}");
 }
