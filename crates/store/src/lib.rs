@@ -10,18 +10,26 @@
 //! # }
 //! ```
 
+pub mod cache;
+pub mod catalog;
 pub mod checkpoint;
 pub mod content;
 pub mod error;
+#[cfg(any(test, feature = "testing"))]
+pub mod faulty_reader;
 pub mod files;
 mod index;
 mod lookup;
 mod read;
+pub mod reader;
 pub mod safetensors;
 #[cfg(feature = "testing")]
 pub mod testing;
 
+pub use cache::ExpertCache;
+pub use catalog::{Catalog, CatalogBuilder, ExpertId, ExpertLayout, PieceSpec};
 pub use checkpoint::Checkpoint;
 pub use error::StoreError;
 pub use files::{FileId, Files};
+pub use reader::Reader;
 pub use safetensors::{Dtype, Entry};

@@ -1,0 +1,455 @@
+//! Experts on disk, read by threads into slots that devices use. It knows bytes and slots; no tensor, no device.
+//!
+//! One owner asks ([`ExpertCache::request`]), takes what arrives ([`ExpertCache::next`]), lets the device compute, and
+//! gives the slots back with the number of the last submission that uses them ([`ExpertCache::release`]). Once it has
+//! seen a submission complete it says so ([`ExpertCache::retire`]); only then may the slot be filled with another expert.
+//! What is evicted is the expert that was let go longest ago. None of this changes a result, only when it is there.
+
+mod error;
+mod fetch;
+mod queue;
+mod recency;
+mod request;
+mod slots;
+#[cfg(test)]
+mod tests;
+
+pub use error::{CacheError, ExpertError};
+pub use request::{Arrival, Lease, Next, Request};
+
+use crate::catalog::{Catalog, ExpertId};
+use crate::reader::{FIRST_PAUSE, Reader};
+use fetch::{Fetcher, Landing};
+use memory::Slab;
+use queue::{Job, Queue};
+use request::{Event, Held, Pending};
+use slots::{Slots, State};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Exact counts since the cache was made.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CacheStatistics {
+    /// Experts that were there when they were requested, each counted once a request.
+    pub hits: u64,
+    /// Experts that were not, those already on their way included.
+    pub misses: u64,
+    /// Bytes that came from the reader, those of failed experts and guesses included.
+    pub bytes_read: u64,
+    /// Runs of bytes that were begun: one for an expert that lies in one piece on disk.
+    pub reads: u64,
+    /// Repetitions after errors.
+    pub retries: u64,
+    /// Time that [`ExpertCache::next`] waited.
+    pub wait: Duration,
+    /// Experts thrown out for others.
+    pub evictions: u64,
+    /// Reads of experts that ended in an error.
+    pub failed: u64,
+    /// Leases that were dropped instead of released.
+    pub lost_leases: u64,
+}
+
+/// The cache. Its reader threads end with it; what they have not begun is dropped.
+pub struct ExpertCache {
+    catalog: Arc<Catalog>,
+    slab: Arc<Slab>,
+    slots: Slots,
+    queue: Arc<Queue>,
+    threads: Vec<JoinHandle<()>>,
+    /// Kept to be given to requests and leases.
+    events: Sender<Event>,
+    arrivals: Receiver<Event>,
+    /// Jobs that were queued and have neither landed nor been taken back.
+    in_flight: usize,
+    /// Experts without a slot, over all requests.
+    waiting: usize,
+    /// Slots of leases that were dropped.
+    lost: Vec<u32>,
+    statistics: CacheStatistics,
+    /// Room for the experts of one call, kept from call to call.
+    sorted: Vec<u32>,
+    /// Room for the jobs of one call.
+    jobs: Vec<Job>,
+}
+
+impl ExpertCache {
+    /// Starts `readers` threads that read the experts of `catalog` through `reader` into the slots of `slab`.
+    ///
+    /// # Errors
+    /// [`CacheError::SlotTooSmall`], [`CacheError::NoReaders`], [`CacheError::Thread`].
+    pub fn new(
+        catalog: Arc<Catalog>,
+        reader: Arc<dyn Reader>,
+        slab: Arc<Slab>,
+        readers: u32,
+    ) -> Result<Self, CacheError> {
+        Self::with_pause(catalog, reader, slab, readers, FIRST_PAUSE)
+    }
+
+    /// As [`ExpertCache::new`] with the pause before the first repetition of a failed read.
+    fn with_pause(
+        catalog: Arc<Catalog>,
+        reader: Arc<dyn Reader>,
+        slab: Arc<Slab>,
+        readers: u32,
+        first_pause: Duration,
+    ) -> Result<Self, CacheError> {
+        let (payload_bytes, slot_bytes) = (catalog.layout().payload_bytes(), slab.slot_bytes());
+        if payload_bytes > slot_bytes {
+            return Err(CacheError::SlotTooSmall { payload_bytes, slot_bytes });
+        }
+        if readers == 0 {
+            return Err(CacheError::NoReaders);
+        }
+        let (events, arrivals) = mpsc::channel();
+        let queue = Arc::new(Queue::default());
+        let mut cache = Self {
+            slots: Slots::new(slab.slots(), catalog.experts()),
+            catalog: Arc::clone(&catalog),
+            slab: Arc::clone(&slab),
+            queue: Arc::clone(&queue),
+            threads: Vec::new(),
+            events: events.clone(),
+            arrivals,
+            in_flight: 0,
+            waiting: 0,
+            lost: Vec::new(),
+            statistics: CacheStatistics::default(),
+            sorted: Vec::new(),
+            jobs: Vec::new(),
+        };
+        // On an error the cache is dropped, which ends the threads that have been started.
+        cache.start(&Fetcher { catalog, reader, slab, queue, events, first_pause }, readers)?;
+        Ok(cache)
+    }
+
+    fn start(&mut self, fetcher: &Fetcher, readers: u32) -> Result<(), CacheError> {
+        for number in 0..readers {
+            let fetcher = fetcher.clone();
+            let thread = std::thread::Builder::new().name(format!("expert reader {number}"));
+            let started = thread.spawn(move || fetcher.run());
+            self.threads.push(started.map_err(|source| CacheError::Thread { readers, source })?);
+        }
+        Ok(())
+    }
+
+    /// The catalog it reads by.
+    #[must_use]
+    pub fn catalog(&self) -> &Arc<Catalog> {
+        &self.catalog
+    }
+
+    /// The memory it reads into.
+    #[must_use]
+    pub fn slab(&self) -> &Arc<Slab> {
+        &self.slab
+    }
+
+    /// Counts since the cache was made. Landings are counted when the owner next calls the cache.
+    #[must_use]
+    pub fn statistics(&self) -> CacheStatistics {
+        CacheStatistics { evictions: self.slots.evictions(), ..self.statistics }
+    }
+
+    /// The slot of an expert that is there. It stays there only while a lease is held, or for good when every expert has
+    /// been loaded ([`ExpertCache::preload`]).
+    #[must_use]
+    pub fn slot_of(&self, id: ExpertId) -> Option<u32> {
+        let slot = self.slots.find(self.catalog.index(id)?)?;
+        self.slots.is_ready(slot).then_some(slot)
+    }
+
+    /// Asks for experts, each once however often it is named. Those that are there are held from now on. Those that are
+    /// not get free slots, else the slots of the experts let go longest ago, and are read in disk order; those for which
+    /// there is no slot wait inside the request. All of them, and what goes wrong, come through [`ExpertCache::next`].
+    pub fn request(&mut self, ids: &[ExpertId]) -> Request {
+        self.drain();
+        let mut request = Request::new(self.events.clone());
+        self.sort(ids, &mut request.held.refused);
+        let sorted = std::mem::take(&mut self.sorted);
+        for &expert in &sorted {
+            let there = self.slots.find(expert).is_some_and(|slot| self.slots.is_ready(slot));
+            *(if there { &mut self.statistics.hits } else { &mut self.statistics.misses }) += 1;
+        }
+        request.held.waiting.extend_from_slice(&sorted);
+        self.sorted = sorted;
+        self.waiting += request.held.waiting.len();
+        self.assign(&mut request.held);
+        request
+    }
+
+    /// Returns every expert of the request that is here, and waits for one if there is none yet, at most for `deadline`
+    /// if there is one.
+    pub fn next(&mut self, request: &mut Request, deadline: Option<Duration>) -> Next {
+        let until = deadline.and_then(|deadline| Instant::now().checked_add(deadline));
+        loop {
+            self.drain();
+            self.assign(&mut request.held);
+            let arrivals = self.collect(&mut request.held);
+            if !arrivals.is_empty() {
+                return Next::Arrived(arrivals);
+            }
+            if request.held.is_empty() {
+                return Next::Finished;
+            }
+            if self.in_flight == 0 {
+                return Next::NeedsSlots;
+            }
+            if !self.wait(until) {
+                return Next::TimedOut;
+            }
+        }
+    }
+
+    /// Gives a slot back. `fence` is the number of the last submission that uses it, 0 if none does.
+    ///
+    /// # Panics
+    /// If the lease comes from another cache.
+    pub fn release(&mut self, lease: Lease, fence: u64) {
+        self.slots.unpin(lease.end(), fence);
+    }
+
+    /// Says that all submissions up to number `completed` have ended: slots they used may be filled anew.
+    pub fn retire(&mut self, completed: u64) {
+        self.slots.retire(completed);
+    }
+
+    /// Gives back what a request holds. Reads that have begun land and stay in the cache; others are dropped.
+    pub fn abandon(&mut self, mut request: Request) {
+        let held = std::mem::take(&mut request.held);
+        self.let_go(&held);
+    }
+
+    /// Makes the slots of leases that were dropped usable again and returns how many there were. Nobody knows which
+    /// submissions use them, so the caller vouches that every submission has ended. For the way out of a failed step.
+    pub fn reclaim_lost(&mut self) -> usize {
+        self.drain();
+        let lost = std::mem::take(&mut self.lost);
+        for &slot in &lost {
+            self.slots.unpin(slot, 0);
+        }
+        lost.len()
+    }
+
+    /// Reads experts that may be wanted soon, as far as there are free slots or experts that nobody holds, and as long as
+    /// no request waits for a slot. Those already there become the last to be evicted. Unknown experts are ignored.
+    pub fn prefetch(&mut self, ids: &[ExpertId]) {
+        self.drain();
+        if self.waiting > 0 {
+            return;
+        }
+        self.sort(ids, &mut Vec::new());
+        let sorted = std::mem::take(&mut self.sorted);
+        // Held while slots are looked for, so that one guess does not evict another.
+        let held: Vec<u32> = sorted.iter().filter_map(|&expert| self.slots.find(expert)).collect();
+        for &slot in &held {
+            self.slots.pin(slot);
+        }
+        self.jobs.clear();
+        for &expert in &sorted {
+            if self.slots.find(expert).is_none() {
+                let Some(slot) = self.slots.take(expert) else { break };
+                self.jobs.push(Job { slot, expert });
+            }
+        }
+        for slot in held {
+            self.slots.unpin(slot, 0);
+        }
+        self.sorted = sorted;
+        self.in_flight += self.jobs.len();
+        self.queue.guess(&self.jobs);
+    }
+
+    /// Reads every expert, so that [`ExpertCache::slot_of`] finds them all and nothing is read afterwards. `progress` is
+    /// told how many of how many are there. Counts as one request for each layer.
+    ///
+    /// # Errors
+    /// [`CacheError::TooFewSlots`]; [`CacheError::Expert`] for the first expert that could not be read.
+    pub fn preload(&mut self, progress: &mut dyn FnMut(u32, u32)) -> Result<(), CacheError> {
+        let (experts, slots) = (self.catalog.experts(), self.slots.len());
+        let too_few = |slots| CacheError::TooFewSlots { experts, slots };
+        if slots < experts {
+            return Err(too_few(slots));
+        }
+        let mut done = 0;
+        for layer in self.catalog.layers() {
+            let ids: Vec<_> =
+                (0..self.catalog.experts_per_layer()).map(|expert| ExpertId { layer, expert }).collect();
+            let mut request = self.request(&ids);
+            loop {
+                match self.next(&mut request, None) {
+                    Next::Arrived(arrivals) => {
+                        done += arrivals.len() as u32;
+                        self.release_all(arrivals)?;
+                        progress(done, experts);
+                    }
+                    Next::Finished => break,
+                    // Only slots of failed experts whose requests have not been told can be wanting.
+                    Next::NeedsSlots | Next::TimedOut => return Err(too_few(done)),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Releases leases that no submission used; the first error is returned after that.
+    fn release_all(&mut self, arrivals: Vec<Arrival>) -> Result<(), ExpertError> {
+        let mut first = Ok(());
+        for arrival in arrivals {
+            match arrival.result {
+                Ok(lease) => self.release(lease, 0),
+                Err(error) => first = first.and(Err(error)),
+            }
+        }
+        first
+    }
+
+    /// Puts the indices of `ids` into `self.sorted`, in disk order and each once.
+    fn sort(&mut self, ids: &[ExpertId], refused: &mut Vec<ExpertError>) {
+        self.sorted.clear();
+        for &id in ids {
+            match self.catalog.index(id) {
+                Some(expert) => self.sorted.push(expert),
+                None if refused.iter().any(|error| error.id() == id) => {}
+                None => {
+                    let (layers, experts) = (self.catalog.layers(), self.catalog.experts_per_layer());
+                    refused.push(ExpertError::Unknown { id, layers, experts });
+                }
+            }
+        }
+        // The index makes equal experts neighbours even where two experts share their first byte.
+        self.sorted.sort_unstable_by_key(|&expert| (self.catalog.disk_order(expert), expert));
+        self.sorted.dedup();
+    }
+
+    /// Gives slots to what waits in a request, as far as there are any, and queues the reads.
+    fn assign(&mut self, held: &mut Held) {
+        if held.waiting.is_empty() {
+            return;
+        }
+        self.waiting -= held.waiting.len();
+        self.jobs.clear();
+        // First what has a slot, so that no expert of this request is evicted for another one.
+        held.waiting.retain(|&expert| match self.slots.find(expert) {
+            Some(slot) => {
+                // A guess that has not begun is now wanted, and takes its place among the demanded.
+                if !self.slots.is_ready(slot) && self.queue.take_guess(slot) {
+                    self.jobs.push(Job { slot, expert });
+                    self.in_flight -= 1;
+                }
+                self.slots.pin(slot);
+                held.pending.push(Pending { expert, slot });
+                false
+            }
+            None => true,
+        });
+        let mut assigned = 0;
+        for &expert in &held.waiting {
+            let Some(slot) = self.take(expert) else { break };
+            self.slots.pin(slot);
+            held.pending.push(Pending { expert, slot });
+            self.jobs.push(Job { slot, expert });
+            assigned += 1;
+        }
+        held.waiting.drain(..assigned);
+        self.waiting += held.waiting.len();
+        self.jobs.sort_unstable_by_key(|job| self.catalog.disk_order(job.expert));
+        self.in_flight += self.jobs.len();
+        self.queue.demand(&self.jobs);
+    }
+
+    /// A slot for an expert that somebody waits for; in need that of a guess that has not begun.
+    fn take(&mut self, expert: u32) -> Option<u32> {
+        self.slots.take(expert).or_else(|| {
+            let guess = self.queue.take_last_guess()?;
+            self.in_flight -= 1;
+            self.slots.withdraw(guess.slot);
+            self.slots.take(expert)
+        })
+    }
+
+    /// Takes everything out of a request that has landed.
+    fn collect(&mut self, held: &mut Held) -> Vec<Arrival> {
+        let refused = held.refused.drain(..);
+        let mut arrivals: Vec<_> =
+            refused.map(|error| Arrival { id: error.id(), result: Err(error) }).collect();
+        held.pending.retain(|&Pending { expert, slot }| {
+            let id = self.catalog.id(expert);
+            let result = match self.slots.state(slot) {
+                State::Free | State::Reading => return true,
+                State::Ready => Ok(Lease::new(id, slot, self.events.clone())),
+                State::Failed(error) => Err(error.clone()),
+            };
+            if result.is_err() {
+                self.slots.unpin(slot, 0);
+            }
+            arrivals.push(Arrival { id, result });
+            false
+        });
+        arrivals
+    }
+
+    /// Waits for an event and takes it in; false if the time was over first.
+    fn wait(&mut self, until: Option<Instant>) -> bool {
+        let start = Instant::now();
+        let event = match until {
+            Some(until) => self.arrivals.recv_timeout(until.saturating_duration_since(start)).ok(),
+            // It cannot be disconnected: the cache holds a sender itself.
+            None => self.arrivals.recv().ok(),
+        };
+        self.statistics.wait += start.elapsed();
+        let Some(event) = event else { return false };
+        self.take_in(event);
+        true
+    }
+
+    /// Takes in all events that are here.
+    fn drain(&mut self) {
+        while let Ok(event) = self.arrivals.try_recv() {
+            self.take_in(event);
+        }
+    }
+
+    fn take_in(&mut self, event: Event) {
+        match event {
+            Event::Landed(Landing { slot, result, count }) => {
+                self.in_flight -= 1;
+                self.statistics.bytes_read += count.bytes;
+                self.statistics.reads += count.reads;
+                self.statistics.retries += count.retries;
+                self.statistics.failed += u64::from(result.is_err());
+                self.slots.land(slot, result);
+            }
+            Event::Dropped(held) => self.let_go(&held),
+            Event::Lost(slot) => {
+                self.statistics.lost_leases += 1;
+                self.lost.push(slot);
+            }
+        }
+    }
+
+    /// Gives back the pins of a request and drops its reads that have not begun, unless somebody else waits for them.
+    fn let_go(&mut self, held: &Held) {
+        self.waiting -= held.waiting.len();
+        for &Pending { slot, .. } in &held.pending {
+            self.slots.unpin(slot, 0);
+            if self.slots.is_unwanted_read(slot) && self.queue.take(slot) {
+                self.in_flight -= 1;
+                self.slots.withdraw(slot);
+            }
+        }
+    }
+}
+
+impl Drop for ExpertCache {
+    fn drop(&mut self) {
+        self.queue.close();
+        for thread in self.threads.drain(..) {
+            // Panics of readers are caught and reported as errors of their experts.
+            let _ = thread.join();
+        }
+    }
+}
