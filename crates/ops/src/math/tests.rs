@@ -155,7 +155,7 @@ fn errors_stay_within_the_documented_bounds_around_special_points() {
 }
 
 #[test]
-#[ignore = "ten minutes of processor time built for a processor with fma, hours without"]
+#[ignore = "a quarter of an hour of processor time built for a processor with fma, hours without"]
 fn every_input_is_within_the_documented_bounds() {
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     std::thread::scope(|scope| {
