@@ -1,0 +1,125 @@
+//! One row of weights decoded, and its dot product with prepared activations: the contract of docs/numerics.md,
+//! section 2, word for word. Nobody speeds this up; fast devices are compared with it.
+
+use super::activations::{IntegerRow, Prepared};
+use super::{GROUP, LANE, LANES_OF_GROUP, decode_floats, int4, int8, layout, mxfp4, power_of_two};
+use crate::lanes::{LANES, Lanes, dot};
+use crate::tensor::Packing;
+
+/// A row of weights.
+#[derive(Clone, Debug, PartialEq)]
+pub enum WeightRow {
+    /// f32 or bf16, widened.
+    Floats(Vec<f32>),
+    /// `weight = code * 2^exponent`.
+    Codes {
+        /// One a column, in the order of the columns.
+        codes: Vec<i8>,
+        /// One for every lane of 8 columns.
+        exponents: Vec<i32>,
+    },
+}
+
+impl WeightRow {
+    /// Decodes the row of `cols` columns from its codes (or floats) and its scales.
+    ///
+    /// # Panics
+    /// If the slices have not the lengths that [`layout`] gives.
+    #[must_use]
+    pub fn decode(packing: Packing, cols: usize, codes: &[u8], scales: &[u8]) -> Self {
+        let sizes = layout(packing, 1, cols as u32);
+        let expected = (sizes.code_row_bytes as usize, sizes.scale_row_bytes as usize);
+        assert_eq!((codes.len(), scales.len()), expected, "bytes of a {} row of {cols}", packing.name());
+        match packing {
+            Packing::F32 | Packing::Bf16 => WeightRow::Floats(decode_floats(packing, codes)),
+            Packing::Int8 => WeightRow::Codes {
+                codes: (0..cols).map(|c| codes[int8::position(c, cols)].cast_signed()).collect(),
+                exponents: wide_scales(scales).flat_map(int8::lane_exponents).collect(),
+            },
+            Packing::Int4 => WeightRow::Codes {
+                codes: wide_scales(scales).zip(codes.as_chunks().0).flat_map(int4_codes).collect(),
+                exponents: wide_scales(scales)
+                    .flat_map(|scale| [int4::exponent(scale); LANES_OF_GROUP])
+                    .collect(),
+            },
+            Packing::Mxfp4 => WeightRow::Codes {
+                codes: nibbles(codes).map(|nibble| mxfp4::CODES[nibble]).collect(),
+                exponents: scales.iter().flat_map(|s| [mxfp4::exponent(*s); LANES_OF_GROUP]).collect(),
+            },
+        }
+    }
+
+    /// The weights as f32: exact, but for results below 2^-126.
+    #[must_use]
+    pub fn values(&self) -> Vec<f32> {
+        match self {
+            WeightRow::Floats(values) => values.clone(),
+            WeightRow::Codes { codes, exponents } => {
+                let value = |(c, code): (usize, &i8)| f64::from(*code) * super::exp2(exponents[c / LANE]);
+                codes.iter().enumerate().map(value).map(|value| value as f32).collect()
+            }
+        }
+    }
+
+    /// The dot product with a row of activations.
+    ///
+    /// # Panics
+    /// If the lengths differ, or if float weights meet integer activations.
+    #[must_use]
+    pub fn dot(&self, x: &Prepared) -> f32 {
+        match (self, x) {
+            (WeightRow::Floats(weights), Prepared::Floats(x)) => dot(weights, x),
+            (WeightRow::Codes { codes, exponents }, Prepared::Floats(x)) => dot_floats(codes, exponents, x),
+            (WeightRow::Codes { codes, exponents }, Prepared::Integers(x)) => {
+                dot_integers(codes, exponents, x)
+            }
+            (WeightRow::Floats(_), Prepared::Integers(_)) => panic!("float weights meet float activations"),
+        }
+    }
+}
+
+/// `int15` and `int8`: the products of a lane are summed as integers, `lane = fma(p, 2^e, lane)`.
+fn dot_integers(codes: &[i8], exponents: &[i32], x: &IntegerRow) -> f32 {
+    assert_eq!(codes.len(), x.q.len(), "columns of the weights and of the activations");
+    if x.finite.contains(&false) {
+        return f32::NAN;
+    }
+    let mut lanes = [0.0_f32; LANES];
+    let (weights, inputs) = (codes.as_chunks::<LANE>().0, x.q.as_chunks::<LANE>().0);
+    for (i, (codes, q)) in weights.iter().zip(inputs).enumerate() {
+        let p: i32 = codes.iter().zip(q).map(|(code, q)| i32::from(*code) * i32::from(*q)).sum();
+        let e = exponents[i] + x.k[i / LANES_OF_GROUP];
+        let lane = &mut lanes[i % LANES];
+        *lane = (p as f32).mul_add(power_of_two(e.clamp(-126, 127)), *lane);
+    }
+    Lanes::from(lanes).fold()
+}
+
+/// `exact`: `p = fma(code, x, p)` over a lane's columns in ascending order, `lane = fma(p, 2^e, lane)`.
+fn dot_floats(codes: &[i8], exponents: &[i32], x: &[f32]) -> f32 {
+    assert_eq!(codes.len(), x.len(), "columns of the weights and of the activations");
+    let mut lanes = [0.0_f32; LANES];
+    let (weights, inputs) = (codes.as_chunks::<LANE>().0, x.as_chunks::<LANE>().0);
+    for (i, (codes, x)) in weights.iter().zip(inputs).enumerate() {
+        let p = codes.iter().zip(x).fold(0.0, |p, (code, x)| f32::from(*code).mul_add(*x, p));
+        let lane = &mut lanes[i % LANES];
+        *lane = p.mul_add(power_of_two(exponents[i].clamp(-126, 127)), *lane);
+    }
+    Lanes::from(lanes).fold()
+}
+
+/// Scales of two bytes each.
+fn wide_scales(scales: &[u8]) -> impl Iterator<Item = u16> {
+    scales.as_chunks().0.iter().map(|bytes| u16::from_le_bytes(*bytes))
+}
+
+/// The nibbles of a row in the order of its columns.
+fn nibbles(codes: &[u8]) -> impl Iterator<Item = usize> {
+    codes.iter().flat_map(|byte| [usize::from(byte & 15), usize::from(byte >> 4)])
+}
+
+/// The codes of one group in the order of its columns.
+fn int4_codes((scale, codes): (u16, &[u8; GROUP / 2])) -> impl Iterator<Item = i8> {
+    let tables = int4::tables(scale).map(int4::codes);
+    nibbles(codes).enumerate().map(move |(c, nibble)| tables[c % 2][nibble])
+}
