@@ -350,6 +350,7 @@ fn shard_of_five_bytes() {
 fn shard_cut_inside_its_header() {
     let whole = fs::read(original().join(shard(7))).unwrap();
     expect!(shard_is(&whole[..5000]), StoreError::TruncatedHeader { needed: 30072, found: 5000, .. } => (), shard(7), "25072");
+    expect!(shard_is(&whole[..30071]), StoreError::TruncatedHeader { found: 30071, .. } => (), "1 are missing");
     expect!(shard_is(&whole[..8]), StoreError::TruncatedHeader { needed: 30072, found: 8, .. } => (), shard(7));
 }
 

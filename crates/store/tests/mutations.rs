@@ -66,7 +66,7 @@ const TOKENS: [&str; 28] = [
 fn mutate(bytes: &mut Vec<u8>, random: &mut Random) {
     let place = random.below(bytes.len());
     let end = (place + 1 + random.below(24)).min(bytes.len());
-    match random.below(8) {
+    match random.below(9) {
         _ if bytes.is_empty() => bytes.extend_from_slice(TOKENS[random.below(TOKENS.len())].as_bytes()),
         0 => bytes[place] ^= 1 << random.below(8),
         1 => bytes[place] = random.next() as u8,
@@ -79,6 +79,7 @@ fn mutate(bytes: &mut Vec<u8>, random: &mut Random) {
         4 => drop(bytes.splice(place..place, TOKENS[random.below(TOKENS.len())].bytes())),
         5 => drop(bytes.splice(place..end, TOKENS[random.below(TOKENS.len())].bytes())),
         6 => replace_number(bytes, place, random),
+        7 => move_tensor(bytes, place, random),
         _ => bytes.truncate(place),
     }
 }
@@ -101,6 +102,21 @@ fn replace_number(bytes: &mut Vec<u8>, place: usize, random: &mut Random) {
     ];
     let new = choices[random.below(choices.len())];
     bytes.splice(start..start + length, new.to_string().bytes());
+}
+
+/// Moves the first tensor after `place` by a few bytes without changing its length: only its neighbours and the end
+/// of the file can tell that it is wrong.
+fn move_tensor(bytes: &mut Vec<u8>, place: usize, random: &mut Random) {
+    const FIELD: &[u8] = b"\"data_offsets\":[";
+    let Some(found) = bytes[place..].windows(FIELD.len()).position(|window| window == FIELD) else { return };
+    let start = place + found + FIELD.len();
+    let length = bytes[start..].iter().take_while(|&&byte| byte != b']').count();
+    let text = String::from_utf8_lossy(&bytes[start..start + length]).into_owned();
+    let Some((begin, end)) = text.split_once(',') else { return };
+    let (Ok(begin), Ok(end)) = (begin.parse::<u64>(), end.parse::<u64>()) else { return };
+    let distance = random.below(13) as u64;
+    let moved = |offset: u64| offset.wrapping_add(distance).wrapping_sub(6);
+    bytes.splice(start..start + length, format!("{},{}", moved(begin), moved(end)).into_bytes());
 }
 
 /// Remembers the largest buffer that was filled: the only memory whose size a file's own numbers decide.
