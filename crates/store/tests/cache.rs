@@ -68,7 +68,7 @@ fn read_all(pieces: &[&str], slots: u32) -> u64 {
     loop {
         match cache.next(&mut request, None) {
             Next::Arrived(arrivals) => {
-                held.extend(arrivals.into_iter().map(|arrival| arrival.result.unwrap()))
+                held.extend(arrivals.into_iter().map(|arrival| arrival.result.unwrap()));
             }
             Next::NeedsSlots => {
                 arrived += held.len();
