@@ -1,6 +1,6 @@
 //! The control tokens: 256 ids after the ranks, named by `added_tokens_decoder` of `tokenizer_config.json`.
-//! It deliberately ignores `special: false`: the release says so of `<|open|>`, `<|close|>` and `<|sep|>`, which
-//! are control tokens all the same. Nothing here looks at ordinary tokens.
+//! It deliberately ignores `special: false`: the release says so of `<|open|>`, `<|close|>` and `<|sep|>`,
+//! which are control tokens all the same. Nothing here looks at ordinary tokens.
 
 use crate::TextError;
 use crate::error::excerpt;

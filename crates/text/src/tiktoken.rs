@@ -32,8 +32,8 @@ pub const PATTERN: &str = concat!(
 );
 
 /// Byte-pair encoding by ranks: text is cut, split by [`PATTERN`], and in each piece that is no token the
-/// adjacent pair of lowest rank is merged, the leftmost of equals, until none is left. 256 control tokens follow
-/// the ranks.
+/// adjacent pair of lowest rank is merged, the leftmost of equals, until none is left. 256 control tokens
+/// follow the ranks.
 pub struct Tiktoken {
     ordinary: CoreBPE,
     /// The bytes of every id: ranks, then names of control tokens.
