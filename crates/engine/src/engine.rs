@@ -6,7 +6,7 @@ use models::{
     Clock, Experts, Family, LoadError, Model, Output, Part, PartError, State, StateError, StatePool,
     StepError,
 };
-use ops::{Device, DeviceError, NUMERICS_VERSION, Ops};
+use ops::{Device, DeviceError, LATENT_BLOCK, NUMERICS_VERSION, Ops};
 use std::sync::Arc;
 use store::cache::{CacheError, CacheStatistics};
 use store::{Checkpoint, ExpertCache, Reader};
@@ -87,7 +87,8 @@ impl Engine {
         let (model, _) = family.load(checkpoint, Some(&mut *device), &plan.options, &mut done)?;
         let experts = load_experts(checkpoint, family, &plan, &mut *device, (reader, readers), progress)?;
         let identity = identity(checkpoint, &plan);
-        let positions = plan.context * plan.sequences;
+        // Whole blocks for every sequence, as planned.
+        let positions = plan.context.next_multiple_of(LATENT_BLOCK) * plan.sequences;
         let layout = model.state_layout().clone();
         let pool = StatePool::new(&mut *device, layout, identity, plan.context, positions)?;
         let ops = Ops::new(device, plan.arena)?;
@@ -127,8 +128,13 @@ impl Engine {
     /// Runs one step; see [`step::run`].
     ///
     /// # Errors
-    /// A failure of the device.
+    /// A failure of the device, or more rows than planned.
     pub fn step(&mut self, batch: &mut [Part<'_>]) -> Result<Vec<Result<Output, PartError>>, StepError> {
+        let width = self.model.width() as usize;
+        let rows: u64 = batch.iter().map(|part| part.input.rows(width) as u64).sum();
+        if rows > u64::from(self.plan.chunk) {
+            return Err(StepError::TooManyRows { rows, most: self.plan.chunk });
+        }
         let place = Workplace {
             ops: &mut self.ops,
             experts: &mut self.experts,

@@ -6,7 +6,7 @@ use models::{
     Clock, Dense, Experts, Family, Input, LOAD_CHUNK_BYTES, LoadError, LoadOptions, Logits, Model, Part,
     StatePool, Tally,
 };
-use ops::{DeviceError, Ids, Ops, Rehearsal, Tensor};
+use ops::{DeviceError, Ids, LATENT_BLOCK, Ops, Rehearsal, Tensor};
 use std::fmt;
 use store::{Catalog, Checkpoint};
 
@@ -112,6 +112,9 @@ pub enum PlanError {
     /// The rehearsal.
     #[error(transparent)]
     Device(#[from] DeviceError),
+    /// A step of the rehearsal.
+    #[error(transparent)]
+    Step(#[from] models::StepError),
     /// A setting outside its range.
     #[error("{setting} = {found}; expected {expected}")]
     Setting {
@@ -219,6 +222,12 @@ fn check_settings(family: &Family, request: &Request) -> Result<(), PlanError> {
             return Err(PlanError::Setting { setting, found: value.to_string(), expected });
         }
     }
+    let context = u64::from(default_context(family, request).next_multiple_of(LATENT_BLOCK));
+    if context * u64::from(request.sequences) > u64::from(u32::MAX) {
+        let (setting, found) = ("--context", format!("{context} for {} sequences", request.sequences));
+        let expected = "fewer than 2^32 positions of all sequences together".into();
+        return Err(PlanError::Setting { setting, found, expected });
+    }
     Ok(())
 }
 
@@ -232,6 +241,7 @@ struct Sizes {
     layout: StateLayout,
     arena: u64,
     slot: Option<(u64, u32)>,
+    experts_per_layer: u32,
     ranks: u32,
     copies: u64,
 }
@@ -248,12 +258,13 @@ impl Sizes {
         let arena = rehearse(&*model, family, request)?;
         let slot = catalog.map(|c| (c.layout().payload_bytes(), c.experts()));
         let (layout, copies) = (model.state_layout().clone(), request.copies);
-        Ok(Sizes { dense, layout, arena, slot, ranks: family.config.ranks, copies })
+        let (ranks, experts_per_layer) = (family.config.ranks, family.config.experts);
+        Ok(Sizes { dense, layout, arena, slot, experts_per_layer, ranks, copies })
     }
 
     fn items(&self, request: &Request, context: u32, slab: Option<&SlabPlan>) -> Vec<(String, u64)> {
         let (sequences, copies) = (u64::from(request.sequences), self.copies);
-        let blocks = context.div_ceil(ops::LATENT_BLOCK) * request.sequences;
+        let blocks = context.div_ceil(LATENT_BLOCK) * request.sequences;
         let mut items = vec![
             ("dense weights".to_owned(), self.dense.bytes() * copies),
             (
@@ -261,9 +272,10 @@ impl Sizes {
                 self.layout.fixed_bytes() * sequences * copies,
             ),
             (
-                format!("latent cache of {} positions", context * request.sequences),
+                format!("latent cache of {} positions", u64::from(blocks) * u64::from(LATENT_BLOCK)),
                 self.layout.latent_bytes(blocks) * copies,
             ),
+            ("tables of blocks and slots".to_owned(), self.table_bytes(blocks, slab) * copies),
             (format!("intermediate results of {} rows", request.chunk), self.arena * 4 * copies),
             ("buffers while loading".to_owned(), LOAD_CHUNK_BYTES as u64),
         ];
@@ -271,6 +283,17 @@ impl Sizes {
             items.push((format!("routed experts, {} slots", slab.slots()), slab.bytes_committed()));
         }
         items
+    }
+
+    /// Four bytes a block of every sequence, eight an expert: of one layer, or of all where all experts stay (which is
+    /// also assumed before the slots are known).
+    fn table_bytes(&self, blocks: u32, slab: Option<&SlabPlan>) -> u64 {
+        let experts = match (self.slot, slab) {
+            (None, _) => 0,
+            (Some((_, experts)), Some(slab)) if slab.slots() < experts => self.experts_per_layer,
+            (Some((_, experts)), _) => experts,
+        };
+        u64::from(blocks) * 4 + u64::from(experts) * 8
     }
 
     /// Bytes with the least cache that still lets reads and arithmetic overlap, or with the one asked for if smaller.
@@ -309,7 +332,7 @@ fn rehearse(model: &dyn Model, family: &Family, request: &Request) -> Result<u64
     };
     let mut clock = Clock::default();
     let place = Workplace { ops: &mut ops, experts: &mut experts, pool: &mut pool, clock: &mut clock };
-    step::run(model, place, &mut [part]).map_err(|models::StepError::Device(e)| e)?;
+    step::run(model, place, &mut [part])?;
     Ok(ops.usage().0)
 }
 

@@ -12,6 +12,17 @@ pub enum Input<'a> {
     Rows(&'a [f32]),
 }
 
+impl Input<'_> {
+    /// Rows of a model of that width.
+    #[must_use]
+    pub fn rows(&self, width: usize) -> usize {
+        match self {
+            Input::Ids(ids) => ids.len(),
+            Input::Rows(values) => values.len() / width,
+        }
+    }
+}
+
 /// Which rows of a part want logits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Logits {
@@ -74,7 +85,7 @@ pub struct Output {
 #[derive(Debug, thiserror::Error)]
 pub enum PartError {
     /// An expert that the part picked cannot be had.
-    #[error("{0}")]
+    #[error(transparent)]
     Expert(#[from] ExpertError),
     /// An embedding row cannot be read.
     #[error("the embedding of token {id} cannot be read: {reason}")]

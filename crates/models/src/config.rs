@@ -118,14 +118,6 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// The same with a value for an absent key.
-    ///
-    /// # Errors
-    /// Of another type, or outside.
-    pub fn number_or(&self, key: &str, default: u32, least: u32, most: u32) -> Result<u32, ConfigError> {
-        if self.get(key).is_none() { Ok(default) } else { self.number(key, least, most) }
-    }
-
     /// A finite number in the open range.
     ///
     /// # Errors
@@ -139,14 +131,6 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// The same with a value for an absent key.
-    ///
-    /// # Errors
-    /// Of another type, or outside.
-    pub fn float_or(&self, key: &str, default: f32, above: f32, below: f32) -> Result<f32, ConfigError> {
-        if self.get(key).is_none() { Ok(default) } else { self.float(key, above, below) }
-    }
-
     /// True or false, with a value for an absent key.
     ///
     /// # Errors
@@ -157,6 +141,15 @@ impl<'a> Keys<'a> {
             Some(Value::Bool(b)) => Ok(*b),
             Some(other) => self.invalid(key, "true or false", other),
         }
+    }
+
+    /// True or false, without a default.
+    ///
+    /// # Errors
+    /// Missing or of another type.
+    pub fn needed_flag(&self, key: &str) -> Result<bool, ConfigError> {
+        let value = self.need(key, "true or false")?;
+        value.as_bool().map_or_else(|| self.invalid(key, "true or false", value), Ok)
     }
 
     /// A word.

@@ -127,6 +127,16 @@ pub enum StepError {
     /// The device.
     #[error(transparent)]
     Device(#[from] DeviceError),
+    /// More rows than there is room for; nothing was computed, no state has changed.
+    #[error(
+        "a step of {rows} rows was asked for, {most} were planned; feed fewer tokens at a time or raise --chunk"
+    )]
+    TooManyRows {
+        /// Rows of all parts.
+        rows: u64,
+        /// Rows of the plan.
+        most: u32,
+    },
 }
 
 /// A checkpoint of a family that runs here, looked at but not loaded.

@@ -204,7 +204,14 @@ impl StatePool {
     /// [`DeviceError::OutOfMemory`].
     pub fn create(&self, device: &mut dyn Device) -> Result<State, DeviceError> {
         let fixed = device.allocate(self.layout.fixed_bytes(), "recurrent state of a sequence")?;
-        let table = device.allocate(u64::from(self.table_blocks) * 4, "block table of a sequence")?;
+        let table = device.allocate(u64::from(self.table_blocks) * 4, "block table of a sequence");
+        let table = match table {
+            Ok(table) => table,
+            Err(error) => {
+                device.free(fixed)?;
+                return Err(error);
+            }
+        };
         device.write(table, 0, bytemuck::cast_slice(&vec![NONE; self.table_blocks as usize]))?;
         let table = Ids(Tensor::new(table, 0, 1, self.table_blocks));
         Ok(State { fixed, table, blocks: Vec::new(), position: 0, health: Health::Ready })
@@ -225,9 +232,14 @@ impl StatePool {
     /// # Errors
     /// What the device gives.
     pub fn reset(&mut self, device: &mut dyn Device, state: &mut State) -> Result<(), DeviceError> {
+        // Until all of it is done it is no state.
+        state.health = Health::NeedsRebuild;
         self.drop_blocks(device, state, 0)?;
-        let fixed = device.allocate(self.layout.fixed_bytes(), "recurrent state of a sequence")?;
-        device.free(std::mem::replace(&mut state.fixed, fixed))?;
+        let (bytes, zeros) = (self.layout.fixed_bytes(), vec![0; CLEAR_BYTES]);
+        for start in (0..bytes).step_by(CLEAR_BYTES) {
+            let count = (bytes - start).min(CLEAR_BYTES as u64);
+            device.write(state.fixed, start, &zeros[..count as usize])?;
+        }
         state.position = 0;
         state.health = Health::Ready;
         Ok(())
@@ -299,7 +311,12 @@ impl StatePool {
         }
         if wanted > held {
             let added = &state.blocks[held as usize..];
-            device.write(state.table.0.buffer, u64::from(held) * 4, bytemuck::cast_slice(added))?;
+            let written =
+                device.write(state.table.0.buffer, u64::from(held) * 4, bytemuck::cast_slice(added));
+            if let Err(error) = written {
+                self.free.extend(state.blocks.drain(held as usize..).rev());
+                return Err(error.into());
+            }
         }
         Ok(())
     }
@@ -396,12 +413,24 @@ impl StatePool {
             return Err(StateError::NeedsRebuild);
         }
         let mut twin = self.create(device)?;
-        if let Err(error) = self.grow(device, &mut twin, state.position) {
-            self.release(device, twin)?;
-            return Err(error);
+        match self.copy_into(device, state, &mut twin) {
+            Ok(()) => Ok(twin),
+            Err(error) => {
+                self.release(device, twin)?;
+                Err(error)
+            }
         }
+    }
+
+    fn copy_into(
+        &mut self,
+        device: &mut dyn Device,
+        state: &State,
+        twin: &mut State,
+    ) -> Result<(), StateError> {
+        self.grow(device, twin, state.position)?;
         device.copy((state.fixed, 0), (twin.fixed, 0), self.layout.fixed_bytes())?;
-        let (from, to) = (self.runs(state, 0, state.position), self.runs(&twin, 0, state.position));
+        let (from, to) = (self.runs(state, 0, state.position), self.runs(twin, 0, state.position));
         for ((pool, source), (_, target)) in from.into_iter().zip(to) {
             device.copy(
                 (pool.buffer, source.start),
@@ -410,7 +439,7 @@ impl StatePool {
             )?;
         }
         twin.position = state.position;
-        Ok(twin)
+        Ok(())
     }
 
     /// The state as bytes: header, recurrent fields, latent rows in order of position, checksum.
@@ -513,6 +542,9 @@ impl StatePool {
         Ok(position)
     }
 }
+
+/// Zeros that are written at a time.
+const CLEAR_BYTES: usize = 1 << 20;
 
 const SNAPSHOT_MAGIC: &[u8; 8] = b"COLIBRIS";
 const SNAPSHOT_VERSION: u32 = 1;

@@ -176,6 +176,18 @@ pub fn run(
     place: Workplace<'_>,
     batch: &mut [Part<'_>],
 ) -> Result<Vec<Result<Output, PartError>>, StepError> {
+    let outcome = run_batch(model, place, batch);
+    if outcome.is_err() {
+        batch.iter_mut().for_each(|part| part.state.spoil());
+    }
+    outcome
+}
+
+fn run_batch(
+    model: &dyn Model,
+    place: Workplace<'_>,
+    batch: &mut [Part<'_>],
+) -> Result<Vec<Result<Output, PartError>>, StepError> {
     let Workplace { ops, experts, pool, clock } = place;
     let mut refused: Vec<Option<PartError>> = Vec::new();
     let mut rows = Vec::new();
@@ -209,14 +221,12 @@ pub fn run(
         let layers = taps.iter().copied().flatten().copied().collect();
         let taps_kept = Taps { layers, kept: Vec::new() };
         let mut step = Step { ops, experts, clock, parts, states, pool, taps: taps_kept };
-        let run = admitted(model, &mut step, &rows, &wanted, &taps);
-        outputs = match run {
-            Ok(outputs) => outputs,
-            Err(error) => {
-                step.states.iter_mut().for_each(|s| s.spoil());
-                return Err(error);
-            }
-        };
+        let mark = step.ops.mark();
+        let outcome = admitted(model, &mut step, &rows, &wanted, &taps);
+        // Also after a failure: the next step needs the whole arena.
+        step.ops.release(mark);
+        step.clock.stop();
+        outputs = outcome?;
     }
     let mut outputs = outputs.into_iter();
     let lost = || Err(PartError::Empty);
@@ -272,7 +282,6 @@ fn admitted(
     wanted: &[Logits],
     taps: &[&[u32]],
 ) -> Result<Vec<Result<Output, PartError>>, StepError> {
-    let mark = step.ops.mark();
     let count = (rows.len() / model.width() as usize) as u32;
     let x = step.ops.input(count, model.width(), rows)?;
     let last = model.layers(step, x)?;
@@ -282,9 +291,11 @@ fn admitted(
         None => vec![Vec::new(); wanted.len()],
     };
     let taps = std::mem::take(&mut step.taps).deliver(step.ops, &step.parts, taps)?;
-    step.experts.retire(step.ops.device().last());
-    step.ops.release(mark);
-    step.clock.stop();
+    // A step whose parts were all cancelled ends without having waited for its last submission.
+    let last = step.ops.device().last();
+    if step.ops.device().done(last)? {
+        step.experts.retire(last);
+    }
     let parts = std::mem::take(&mut step.parts);
     let mut outputs = Vec::new();
     for (((part, state), logits), taps) in parts.into_iter().zip(&mut step.states).zip(logits).zip(taps) {

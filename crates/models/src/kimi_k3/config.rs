@@ -1,4 +1,5 @@
-//! The config of Kimi K3: `text_config` nested or flat. Every flag is honoured or refused by name.
+//! The config of Kimi K3: `text_config` nested or flat. Every flag is honoured or refused by name; one that changes the
+//! numbers must be there, because its default elsewhere (Kimi-Linear) would silently make another model.
 use crate::config::{ConfigError, Keys};
 use crate::delta_attention::DeltaConfig;
 use crate::latent_attention::LatentConfig;
@@ -103,11 +104,11 @@ impl KimiK3Config {
             ranks: keys.number("num_experts_per_token", 1, experts)?,
             expert_inner: multiple_of_group(&keys, "moe_intermediate_size")?,
             expert_width: multiple_of_group(&keys, "routed_expert_hidden_size")?,
-            shared_experts: keys.number_or("num_shared_experts", 0, 0, 64)?,
-            expert_norm: keys.flag("latent_moe_use_norm", false)?,
+            shared_experts: keys.number("num_shared_experts", 0, 64)?,
+            expert_norm: keys.needed_flag("latent_moe_use_norm")?,
             routing: Routing {
-                renormalize: keys.flag("moe_renormalize", true)?,
-                scale: keys.float_or("routed_scaling_factor", 1.0, 0.0, 1e6)?,
+                renormalize: keys.needed_flag("moe_renormalize")?,
+                scale: keys.float("routed_scaling_factor", 0.0, 1e6)?,
                 keep: 1.0,
             },
             activation: activation(&keys)?,
@@ -209,16 +210,12 @@ fn delta_layers(linear: &Keys<'_>, layers: u32) -> Result<Vec<bool>, ConfigError
 }
 
 fn delta_config(linear: &Keys<'_>, eps: f32) -> Result<DeltaConfig, ConfigError> {
-    let bound = linear.get("gate_lower_bound").is_some();
     Ok(DeltaConfig {
         heads: linear.number("num_heads", 1, 65536)?,
         head_dim: linear.number("head_dim", 1, 65536)?,
         taps: linear.number("short_conv_kernel_size", 2, 64)?,
-        decay: match bound {
-            true => DecayFormula::LowerBound(linear.float("gate_lower_bound", -1e3, 0.0)?),
-            false => DecayFormula::Softplus,
-        },
-        full_rank_gate: linear.flag("use_full_rank_gate", false)?,
+        decay: DecayFormula::LowerBound(linear.float("gate_lower_bound", -1e3, 0.0)?),
+        full_rank_gate: linear.needed_flag("use_full_rank_gate")?,
         eps,
     })
 }
@@ -229,9 +226,9 @@ fn latent_config(keys: &Keys<'_>) -> Result<LatentConfig, ConfigError> {
         q_rank: keys.number("q_lora_rank", 1, SIZE_MAX)?,
         kv_rank: keys.number("kv_lora_rank", 1, SIZE_MAX)?,
         nope: keys.number("qk_nope_head_dim", 1, 65536)?,
-        rope: keys.number_or("qk_rope_head_dim", 0, 0, 65536)?,
+        rope: keys.number("qk_rope_head_dim", 0, 65536)?,
         value: keys.number("v_head_dim", 1, 65536)?,
-        output_gate: keys.flag("mla_use_output_gate", false)?,
+        output_gate: keys.needed_flag("mla_use_output_gate")?,
     })
 }
 
