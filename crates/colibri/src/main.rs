@@ -1,2 +1,57 @@
-//! See Cargo.toml.
-fn main() {}
+//! The program: reads the command line, runs one command, says what went wrong. All work is done in the libraries.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program speaks on its standard streams")]
+mod args;
+mod commands;
+mod embedded;
+mod errors;
+mod interrupt;
+mod load;
+mod progress;
+mod report;
+mod sampling;
+mod tensor_file;
+mod values;
+mod work;
+
+use args::{Arguments, Command};
+use clap::Parser as _;
+use clap::error::ErrorKind;
+use errors::Failure;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return refuse(&error),
+    };
+    let json = arguments.command.json();
+    let outcome = interrupt::listen(json).map_err(|error| Failure::Io {
+        what: "listening for Ctrl-C".into(),
+        source: std::io::Error::other(error),
+    });
+    outcome.and_then(|()| execute(&arguments.command)).unwrap_or_else(|failure| failure.report(json))
+}
+
+fn execute(command: &Command) -> Result<ExitCode, Failure> {
+    match command {
+        Command::Run(args) => commands::run::run(args),
+        Command::Logits(args) => commands::logits::run(args),
+        Command::Trace(args) => commands::trace::run(args),
+        _ => Err(Failure::Usage("this command is not built yet".into())),
+    }
+}
+
+/// A command line that does not parse, or a question for help.
+fn refuse(error: &clap::Error) -> ExitCode {
+    let json = std::env::args_os().any(|argument| argument == "--json");
+    let answers = [ErrorKind::DisplayHelp, ErrorKind::DisplayVersion];
+    if !json || answers.contains(&error.kind()) {
+        // Nobody is left to tell if this cannot be written.
+        let _ = error.print();
+        return ExitCode::from(error.exit_code() as u8);
+    }
+    let text = error.render().to_string();
+    // The first paragraph is the error; usage and hints follow.
+    let message = text.split("\n\n").next().unwrap_or(&text).trim_start_matches("error: ").trim();
+    Failure::Usage(message.to_owned()).report(json)
+}

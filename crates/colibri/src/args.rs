@@ -1,0 +1,256 @@
+//! The command line: every flag with its unit, range and default. Knows no model; what flags mean together is decided
+//! where they are used.
+use crate::values;
+use clap::{Args, Parser, Subcommand};
+use memory::CacheSize;
+use models::Dense;
+use ops::Activations;
+use std::path::PathBuf;
+use std::sync::LazyLock;
+
+/// Of the program and of the numbers it computes.
+static VERSION: LazyLock<String> =
+    LazyLock::new(|| format!("{} (numerics version {})", env!("CARGO_PKG_VERSION"), ops::NUMERICS_VERSION));
+
+/// Runs mixture-of-experts models on hardware you own: what every token needs stays in memory, routed experts come
+/// from disk when a token picks them. Without --model a tiny model that is part of the program answers.
+#[derive(Debug, Parser)]
+#[command(name = "colibri", version = VERSION.as_str(), max_term_width = 80, disable_help_subcommand = true)]
+pub(crate) struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What the program does.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Continue a text
+    Run(RunArgs),
+    /// Write the logits of every position to a file
+    Logits(LogitsArgs),
+    /// Write what enters and leaves the parts of chosen layers to a file
+    Trace(TraceArgs),
+    /// Compare with golden results, or a device with the definition of every op
+    Verify(VerifyArgs),
+    /// Say what a checkpoint holds and what it lacks
+    Inspect(InspectArgs),
+}
+
+impl Command {
+    /// Whether the answer is one JSON object.
+    pub(crate) fn json(&self) -> bool {
+        match self {
+            Command::Run(args) => args.output.json,
+            Command::Logits(args) => args.output.json,
+            Command::Trace(args) => args.output.json,
+            Command::Verify(args) => args.output.json,
+            Command::Inspect(args) => args.output.json,
+        }
+    }
+}
+
+/// Arguments of `run`.
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    pub(crate) prompt: PromptArgs,
+    #[command(flatten)]
+    pub(crate) sampling: SamplingArgs,
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+/// Arguments of `logits`.
+#[derive(Debug, Args)]
+pub(crate) struct LogitsArgs {
+    #[command(flatten)]
+    pub(crate) prompt: PromptArgs,
+    /// The file to write, a safetensors file with the tensor `logits` [position, vocabulary] in f32; it is replaced
+    /// if it exists and must not lie in a model's directory
+    #[arg(long, value_name = "FILE")]
+    pub(crate) out: PathBuf,
+    #[command(flatten)]
+    pub(crate) layers: LayersArgs,
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+/// Arguments of `trace`.
+#[derive(Debug, Args)]
+pub(crate) struct TraceArgs {
+    #[command(flatten)]
+    pub(crate) prompt: PromptArgs,
+    /// Start from hidden rows as they enter layer 0 instead of a prompt: a safetensors file with an f32 tensor
+    /// [rows, hidden] that is named `hidden` or the only one
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt", "ids"])]
+    pub(crate) inputs: Option<PathBuf>,
+    /// The file to write, a safetensors file with the tensors
+    /// `layerI.{attention_input,attention_output,mlp_input,mlp_output,hidden}` [position, hidden] in f32: inputs after
+    /// their norm, outputs before the addition; it is replaced if it exists and must not lie in a model's directory
+    #[arg(long, value_name = "FILE")]
+    pub(crate) out: PathBuf,
+    /// Layers to write, such as 0,3, counted from 0 [default: all]; those past the last one are not loaded
+    #[arg(long, value_name = "LIST", value_parser = values::list)]
+    pub(crate) layers: Option<values::List>,
+    /// Positions to write, such as 0,5, counted from 0 [default: all]
+    #[arg(long, value_name = "LIST", value_parser = values::list)]
+    pub(crate) positions: Option<values::List>,
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+/// Arguments of `verify`.
+#[derive(Debug, Args)]
+pub(crate) struct VerifyArgs {
+    #[command(flatten)]
+    pub(crate) prompt: PromptArgs,
+    /// Compare with the results in this directory: golden.json and a safetensors file for each of its prompts. The
+    /// limits are relative L2 distances: 1e-5 on everything with --activations exact, where router picks and greedy
+    /// ids must be equal too; 5e-4 on the logits with int15, positions with a router gap below 1e-4 left out
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["checked", "prompt", "ids", "layers"])]
+    pub(crate) golden: Option<PathBuf>,
+    /// Compare every op of the chosen device with its definition, on a prompt of yours. The device `oracle` is the
+    /// definition; it is compared with itself on another number of threads
+    #[arg(long, required_unless_present = "golden")]
+    pub(crate) checked: bool,
+    #[command(flatten)]
+    pub(crate) layers: LayersArgs,
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+/// Arguments of `inspect`.
+#[derive(Debug, Args)]
+pub(crate) struct InspectArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    /// Read every byte and look for numbers that are not finite and scales that stand for NaN (byte 255); exit with 1
+    /// if anything is wrong or missing
+    #[arg(long)]
+    pub(crate) deep: bool,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+/// What goes in.
+#[derive(Debug, Args)]
+pub(crate) struct PromptArgs {
+    /// The text, taken as it is, without a token before it; `-` reads it from standard input
+    #[arg(conflicts_with = "ids")]
+    pub(crate) prompt: Option<String>,
+    /// Token ids instead of a text, such as 1,2,3
+    #[arg(long, value_name = "LIST", value_parser = values::list)]
+    pub(crate) ids: Option<values::List>,
+}
+
+/// How many layers.
+#[derive(Debug, Args)]
+pub(crate) struct LayersArgs {
+    /// Compute the first N layers only, then the last norm and the head [default: all]
+    #[arg(long, value_name = "N", value_parser = values::count)]
+    pub(crate) layers: Option<u32>,
+}
+
+/// Which model.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Model")]
+pub(crate) struct ModelArgs {
+    /// The model's directory. Repeat it for a model that is split over drives; the first one holds config.json, the
+    /// index and the tokenizer [default: the model in the program]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) model: Vec<PathBuf>,
+}
+
+/// How tokens are chosen.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Sampling (defaults: the model's generation_config.json, else as given)")]
+pub(crate) struct SamplingArgs {
+    /// Tokens to generate, at most
+    #[arg(long, value_name = "N", default_value = "256", value_parser = values::count)]
+    pub(crate) max_tokens: u32,
+    /// Divides the logits, 0 to 100; 0 takes the likeliest token [default: 1]
+    #[arg(long, value_name = "T", value_parser = values::temperature, allow_negative_numbers = true)]
+    pub(crate) temperature: Option<f32>,
+    /// Keep the fewest likeliest tokens that together have this share, above 0 to 1 [default: 1, all]
+    #[arg(long, value_name = "P", value_parser = values::share, allow_negative_numbers = true)]
+    pub(crate) top_p: Option<f32>,
+    /// Keep this many of the likeliest tokens; 0 keeps all [default: 0]
+    #[arg(long, value_name = "K", value_parser = values::whole, allow_negative_numbers = true)]
+    pub(crate) top_k: Option<u32>,
+    /// Drop tokens less likely than this share of the likeliest, 0 to 1 [default: 0, none]
+    #[arg(long, value_name = "P", value_parser = values::share_or_zero, allow_negative_numbers = true)]
+    pub(crate) min_p: Option<f32>,
+    /// Of the draws, 0 to 2^64 - 1; a draw depends on seed and position only [default: from the clock, printed]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub(crate) seed: Option<u64>,
+    /// Go on after a token that ends the text
+    #[arg(long)]
+    pub(crate) ignore_eos: bool,
+}
+
+/// How it is computed, and in how much memory.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Engine")]
+pub(crate) struct EngineArgs {
+    /// Tokens of the prompt computed together, 1 to 4096; changes no result
+    #[arg(long, value_name = "N", default_value = "32", value_parser = values::count)]
+    pub(crate) chunk: u32,
+    /// Tokens of prompt and answer, at most [default: 8192 or the model's own limit, less if memory is short]
+    #[arg(long, value_name = "N", value_parser = values::count)]
+    pub(crate) context: Option<u32>,
+    /// Memory for routed experts: bytes (8GB, 512MiB), a share of the machine's memory (25%), a number of experts (40x)
+    /// or all; changes no result [default: what is left]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) expert_cache: Option<CacheSize>,
+    /// Threads that read experts from disk, 1 to 256; changes no result
+    #[arg(long, value_name = "N", default_value = "4", value_parser = values::threads)]
+    pub(crate) readers: u32,
+    /// Threads that compute, 1 to 256; changes no result [default: all cores that this process may use]
+    #[arg(long, value_name = "N", value_parser = values::threads)]
+    pub(crate) threads: Option<u32>,
+    /// What activations become where they meet packed weights: int15, exact (f32) or int8
+    #[arg(long, value_name = "MODE", default_value = "int15", value_parser = values::activations)]
+    pub(crate) activations: Activations,
+    /// How the weights that every token needs are kept: bf16 (as stored), int8, int4, or auto: the first of these that
+    /// fits
+    #[arg(long, value_name = "PACKING", default_value = "auto", value_parser = values::dense)]
+    pub(crate) dense: values::DenseChoice,
+    /// Lossy below 1: drop a token's experts past this share of its router weight, above 0 to 1
+    #[arg(long, value_name = "P", default_value = "1", value_parser = values::share, allow_negative_numbers = true)]
+    pub(crate) expert_top_p: f32,
+    /// What computes: oracle, the definition of every op in plain loops
+    #[arg(long, value_name = "NAME", default_value = "oracle", value_parser = values::device)]
+    pub(crate) device: values::DeviceChoice,
+}
+
+impl EngineArgs {
+    /// The packing asked for, if not `auto`.
+    pub(crate) fn dense(&self) -> Option<Dense> {
+        self.dense.0
+    }
+}
+
+/// How the answer is given.
+#[derive(Debug, Args)]
+pub(crate) struct OutputArgs {
+    /// Print exactly one JSON object, also for an error
+    #[arg(long)]
+    pub(crate) json: bool,
+}

@@ -1,0 +1,37 @@
+//! `colibri logits`: the logits of every position of a prompt, to a file.
+use crate::args::LogitsArgs;
+use crate::errors::Failure;
+use crate::load;
+use crate::report::{self, Pace};
+use crate::tensor_file::{Target, TensorFile};
+use crate::work::{Planned, Wanted};
+use models::{Input, Logits};
+use serde_json::json;
+use std::process::ExitCode;
+
+/// Runs it.
+pub(crate) fn run(args: &LogitsArgs) -> Result<ExitCode, Failure> {
+    let target = Target::new(&args.out, &args.model.model)?;
+    let model = load::open(&args.model)?;
+    let ids = load::prompt(&args.prompt, &model)?;
+    let request = load::request(&args.engine, args.layers.layers, 1);
+    let mut work = Planned::new(&model, &args.engine, &request, ids.len(), None)?.load()?;
+    let place = target.path().display().to_string();
+    let shape = [ids.len(), work.engine.model().vocabulary() as usize];
+    let metadata = report::file_metadata(&work.settings);
+    let mut file = TensorFile::create(target, &[("logits".into(), shape)], metadata)?;
+    let wanted = Wanted { logits: Logits::All, taps: &[], positions: None };
+    let pace = work.feed(Input::Ids(&ids), wanted, &mut |range, output| {
+        file.write("logits", range.start as usize, &output.logits)
+    })?;
+    file.finish()?;
+    let stats = work.stats(pace, Pace::default());
+    if args.output.json {
+        let settings = &work.settings;
+        report::print_json(&json!({"file": place, "prompt_ids": ids, "settings": settings, "stats": stats}))?;
+    } else {
+        report::tell(&format!("wrote logits {shape:?} to {place}"));
+        report::tell(&stats.summary());
+    }
+    Ok(ExitCode::SUCCESS)
+}

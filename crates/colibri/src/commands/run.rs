@@ -1,0 +1,139 @@
+//! `colibri run`: continues a text, token by token.
+use crate::args::RunArgs;
+use crate::errors::{Failure, INTERRUPTED};
+use crate::report::{self, Pace};
+use crate::sampling::Decoding;
+use crate::work::Planned;
+use crate::{load, progress, sampling};
+use engine::{Event, Finish, Task};
+use indicatif::ProgressBar;
+use serde_json::json;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use text::{StreamDecoder, Tiktoken, Tokenizer};
+
+/// Runs it.
+pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
+    let model = load::open(&args.model)?;
+    let decoding = sampling::decoding(&args.sampling, &model.checkpoint)?;
+    let tokenizer = load::tokenizer(&model)?;
+    let prompt = load::prompt(&args.prompt, &model)?;
+    let request = load::request(&args.engine, None, 1);
+    let planned = Planned::new(&model, &args.engine, &request, prompt.len(), Some(decoding.clone()))?;
+    note_ends(&decoding, planned.plan.context, prompt.len());
+    let mut work = planned.load()?;
+    drop(model);
+    let mut output = Output::new(&tokenizer, !args.output.json, work.cancel, prompt.len());
+    let task = Task {
+        prompt: &prompt,
+        max_tokens: decoding.max_tokens,
+        sampling: decoding.sampling(),
+        stop: &decoding.stop_ids,
+        cancel: Some(work.cancel),
+    };
+    let answer =
+        engine::generate(&mut work.engine, &mut work.session, &task, &mut |event| output.take(event))?;
+    let text = output.finish()?;
+    let stats = work.stats(Pace::of(answer.prefill), Pace::of(answer.decode));
+    if args.output.json {
+        report::print_json(&json!({
+            "prompt_ids": prompt,
+            "ids": answer.ids,
+            "text": text,
+            "finish": answer.finish.name(),
+            "settings": work.settings,
+            "stats": stats,
+        }))?;
+    } else {
+        report::tell(&stats.summary());
+    }
+    Ok(match answer.finish {
+        Finish::Cancelled => ExitCode::from(INTERRUPTED),
+        Finish::Stop | Finish::Length => ExitCode::SUCCESS,
+    })
+}
+
+/// Says so if the answer may end for another reason than was asked for.
+fn note_ends(decoding: &Decoding, context: u32, prompt: usize) {
+    // The last token needs no position of its own: nothing follows it.
+    let room = u64::from(context) + 1 - prompt as u64;
+    if u64::from(decoding.max_tokens) > room {
+        report::tell(&format!(
+            "note: the context of {context} positions ends the answer after {room} tokens; --context sets it"
+        ));
+    }
+    if decoding.names_no_end() {
+        report::tell("note: the model names no token that ends a text; only --max-tokens does");
+    }
+}
+
+/// Tokens on their way to text and to standard output.
+struct Output<'a> {
+    tokenizer: &'a Tiktoken,
+    decoder: StreamDecoder,
+    text: String,
+    /// Whether text is printed as it comes.
+    live: bool,
+    /// Set when nobody takes the text any more.
+    cancel: &'a AtomicBool,
+    failed: Option<Failure>,
+    prefill: ProgressBar,
+}
+
+impl<'a> Output<'a> {
+    fn new(tokenizer: &'a Tiktoken, live: bool, cancel: &'a AtomicBool, prompt: usize) -> Self {
+        Output {
+            tokenizer,
+            decoder: StreamDecoder::new(),
+            text: String::new(),
+            live,
+            cancel,
+            failed: None,
+            prefill: progress::count("prompt tokens", prompt as u64),
+        }
+    }
+
+    fn take(&mut self, event: Event) {
+        match event {
+            Event::Prefilled(done, total) => {
+                self.prefill.set_position(done.into());
+                if done == total {
+                    self.prefill.finish_and_clear();
+                }
+            }
+            Event::Token(id) => {
+                let text = self.text_of(id);
+                self.add(&text);
+            }
+        }
+    }
+
+    /// The text that is certain after a token; a control token has none and ends a character that is not whole.
+    fn text_of(&mut self, id: u32) -> String {
+        match self.tokenizer.bytes(id) {
+            Some(bytes) if !self.tokenizer.is_special(id) => self.decoder.push(bytes),
+            _ => self.decoder.finish(),
+        }
+    }
+
+    fn add(&mut self, text: &str) {
+        self.text.push_str(text);
+        if self.live && self.failed.is_none() && !text.is_empty() {
+            if let Err(failure) = report::print(text) {
+                self.failed = Some(failure);
+                self.cancel.store(true, Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// All of the text.
+    fn finish(mut self) -> Result<String, Failure> {
+        self.prefill.finish_and_clear();
+        let rest = self.decoder.finish();
+        self.add(&rest);
+        if self.live && self.failed.is_none() {
+            report::print("\n")?;
+        }
+        self.failed.map_or(Ok(self.text), Err)
+    }
+}

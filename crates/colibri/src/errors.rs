@@ -1,0 +1,195 @@
+//! What can go wrong in a command: its kind, its exit code, and how it is said. Knows no flag.
+use engine::{EngineError, PlanError};
+use memory::MemoryError;
+use models::{LoadError, PartError, StateError, StepError};
+use ops::DeviceError;
+use serde_json::json;
+use std::error::Error;
+use std::io::{self, Write as _};
+use std::path::Path;
+use std::process::ExitCode;
+use store::StoreError;
+use store::cache::CacheError;
+use text::TextError;
+
+/// The exit code of a run that was interrupted: 128 + SIGINT.
+pub(crate) const INTERRUPTED: u8 = 130;
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    /// Arguments that do not go together or cannot be honoured.
+    #[error("{0}")]
+    Usage(String),
+    /// A value in the model's configuration.
+    #[error("{0}")]
+    Config(String),
+    /// Golden results that cannot be used.
+    #[error("{0}")]
+    Golden(String),
+    /// A file or stream of the program's own.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was being done to which file.
+        what: String,
+        /// The system's words.
+        source: io::Error,
+    },
+    /// The checkpoint.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The model in it.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// The plan.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// The work.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// The tokenizer.
+    #[error(transparent)]
+    Text(#[from] TextError),
+    /// The machine.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    /// The device.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+}
+
+impl Failure {
+    /// A system error with what was being done to which file.
+    pub(crate) fn io(doing: &str, path: &Path) -> impl FnOnce(io::Error) -> Failure {
+        let what = format!("{doing} {}", path.display());
+        move |source| Failure::Io { what, source }
+    }
+
+    /// The kind in JSON.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Failure::Usage(_) => "usage",
+            Failure::Config(_) => "config",
+            Failure::Golden(_) => "golden",
+            Failure::Io { .. } => "io",
+            Failure::Store(error) => kind_of_store(error),
+            Failure::Load(error) => kind_of_load(error),
+            Failure::Plan(error) => match error {
+                PlanError::Load(error) => kind_of_load(error),
+                PlanError::Memory(error) => kind_of_memory(error),
+                PlanError::Device(error) => kind_of_device(error),
+                PlanError::Step(error) => kind_of_step(error),
+                PlanError::Setting { .. } => "usage",
+                PlanError::DoesNotFit(_) => "memory",
+            },
+            Failure::Engine(error) => kind_of_engine(error),
+            Failure::Text(TextError::Unreadable { .. }) => "io",
+            Failure::Text(_) => "tokenizer",
+            Failure::Memory(error) => kind_of_memory(error),
+            Failure::Device(error) => kind_of_device(error),
+        }
+    }
+
+    /// 2 for what the user can only mend on the command line, 130 for Ctrl-C, else 1.
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self.kind() {
+            "usage" => 2,
+            "cancelled" => INTERRUPTED,
+            _ => 1,
+        }
+    }
+
+    /// The message with its causes, unless they are part of it already.
+    pub(crate) fn message(&self) -> String {
+        let mut message = self.to_string();
+        let mut cause = self.source();
+        while let Some(error) = cause {
+            let text = error.to_string();
+            if !message.contains(&text) {
+                message = format!("{message}: {text}");
+            }
+            cause = error.source();
+        }
+        message
+    }
+
+    /// Says it on the stream where it belongs; the exit code.
+    pub(crate) fn report(&self, json: bool) -> ExitCode {
+        say(self.kind(), &self.message(), json);
+        ExitCode::from(self.exit_code())
+    }
+}
+
+/// An error as one JSON object on standard output, or for people on standard error.
+pub(crate) fn say(kind: &str, message: &str, json: bool) {
+    if json {
+        // Nobody is left to tell if this cannot be written.
+        let _ = writeln!(io::stdout(), "{}", json!({"error": {"kind": kind, "message": message}}));
+    } else {
+        let _ = writeln!(io::stderr(), "error: {message}");
+    }
+}
+
+fn kind_of_engine(error: &EngineError) -> &'static str {
+    match error {
+        EngineError::Load(error) => kind_of_load(error),
+        EngineError::Device(error) | EngineError::State(StateError::Device(error)) => kind_of_device(error),
+        EngineError::Step(error) => kind_of_step(error),
+        EngineError::Memory(error) => kind_of_memory(error),
+        EngineError::Cache(CacheError::Expert(_)) => "expert",
+        EngineError::Cache(_) => "memory",
+        EngineError::Part(error) => match error {
+            PartError::Expert(_) => "expert",
+            PartError::Embedding { .. } => "io",
+            PartError::UnknownToken { .. } | PartError::ContextFull { .. } => "usage",
+            PartError::NotFinite { .. } => "numerics",
+            PartError::Cancelled => "cancelled",
+            PartError::Position { .. } | PartError::NeedsRebuild | PartError::Empty => "state",
+        },
+        EngineError::State(_) => "state",
+        EngineError::TooLong { .. } | EngineError::EmptyPrompt => "usage",
+    }
+}
+
+fn kind_of_step(error: &StepError) -> &'static str {
+    match error {
+        StepError::Device(error) => kind_of_device(error),
+        StepError::TooManyRows { .. } => "state",
+    }
+}
+
+fn kind_of_load(error: &LoadError) -> &'static str {
+    match error {
+        LoadError::Config(_) => "config",
+        LoadError::Store(error) => kind_of_store(error),
+        LoadError::Catalog(_) | LoadError::NotFinite { .. } => "checkpoint",
+        LoadError::Device(error) => kind_of_device(error),
+    }
+}
+
+fn kind_of_store(error: &StoreError) -> &'static str {
+    match error {
+        StoreError::NoDirectory | StoreError::SameDirectory { .. } => "usage",
+        StoreError::Unreadable { .. }
+        | StoreError::Read { .. }
+        | StoreError::ShortRead { .. }
+        | StoreError::DirectoryUnreadable { .. } => "io",
+        StoreError::OutOfMemory { .. } => "memory",
+        _ => "checkpoint",
+    }
+}
+
+fn kind_of_device(error: &DeviceError) -> &'static str {
+    match error {
+        DeviceError::OutOfMemory { .. } => "memory",
+        DeviceError::Mismatch { .. } => "numerics",
+        _ => "device",
+    }
+}
+
+fn kind_of_memory(error: &MemoryError) -> &'static str {
+    match error {
+        MemoryError::CacheSize { .. } | MemoryError::CacheTooSmall { .. } => "usage",
+        _ => "memory",
+    }
+}

@@ -1,0 +1,156 @@
+//! From arguments to a loaded model: checkpoint, tokenizer, prompt, plan, engine. Knows no command.
+use crate::args::{EngineArgs, ModelArgs, PromptArgs};
+use crate::embedded;
+use crate::errors::Failure;
+use crate::progress::LoadBars;
+use crate::values::DeviceChoice;
+use engine::plan::Request;
+use engine::{Engine, Limits, Plan};
+use models::{Family, LoadOptions};
+use ops::{Device, Oracle};
+use std::io::{self, Read as _};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use store::{Checkpoint, StoreError};
+use text::{Segment, Tiktoken, Tokenizer};
+
+/// A checkpoint of a known family.
+pub(crate) struct Model {
+    /// Its files.
+    pub(crate) checkpoint: Checkpoint,
+    /// Its family and config.
+    pub(crate) family: Family,
+    /// Its directories as they were given.
+    pub(crate) places: Vec<String>,
+}
+
+/// How the model is called in settings: its directories, or that it is the embedded one.
+pub(crate) fn places(args: &ModelArgs) -> Vec<String> {
+    match args.model.as_slice() {
+        [] => vec![embedded::NAME.to_owned()],
+        directories => directories.iter().map(|d| d.display().to_string()).collect(),
+    }
+}
+
+/// Opens the model and recognises its family.
+pub(crate) fn open(args: &ModelArgs) -> Result<Model, Failure> {
+    let checkpoint = match args.model.as_slice() {
+        [] => embedded::open()?,
+        directories => Checkpoint::open(directories)?,
+    };
+    let family = Family::recognise(&checkpoint)?;
+    Ok(Model { checkpoint, family, places: places(args) })
+}
+
+/// The most bytes a file of the tokenizer may have; the tokenizer's own limit is not larger.
+const TOKENIZER_BYTES_MAX: u64 = 64 << 20;
+
+/// The model's tokenizer.
+pub(crate) fn tokenizer(model: &Model) -> Result<Tiktoken, Failure> {
+    const NAME: &str = "tiktoken.model";
+    let checkpoint = &model.checkpoint;
+    let Some(ranks) = checkpoint.metadata_file(NAME, TOKENIZER_BYTES_MAX)? else {
+        return Err(Failure::Store(StoreError::FileAbsent {
+            name: NAME.into(),
+            directory: model.places[0].clone(),
+            advice: "it is the tokenizer: download it from the release".into(),
+        }));
+    };
+    let config = checkpoint.metadata_file("tokenizer_config.json", TOKENIZER_BYTES_MAX)?;
+    let tokenizer = Tiktoken::from_bytes(&ranks, config.as_deref())?;
+    tokenizer.expect_vocabulary(model.family.config.vocabulary)?;
+    Ok(tokenizer)
+}
+
+/// The ids that were given, or those of the text; at least one.
+pub(crate) fn prompt(args: &PromptArgs, model: &Model) -> Result<Vec<u32>, Failure> {
+    let ids = match (&args.ids, &args.prompt) {
+        (Some(ids), _) => ids.0.clone(),
+        (None, Some(text)) => {
+            let text = if text == "-" { standard_input()? } else { text.clone() };
+            tokenizer(model)?.encode(&[Segment::Text(&text)])?
+        }
+        (None, None) => {
+            return Err(Failure::Usage(
+                "nothing to start from: give a text, `-` to read it from standard input, or --ids".into(),
+            ));
+        }
+    };
+    let vocabulary = model.family.config.vocabulary;
+    match ids.iter().find(|id| **id >= vocabulary) {
+        Some(id) => {
+            Err(Failure::Usage(format!("--ids: {id} is no token of this model; ids are below {vocabulary}")))
+        }
+        None if ids.is_empty() => {
+            Err(Failure::Usage("the prompt is empty: at least one token is needed".into()))
+        }
+        None => Ok(ids),
+    }
+}
+
+fn standard_input() -> Result<String, Failure> {
+    let mut text = String::new();
+    let read = io::stdin().read_to_string(&mut text);
+    read.map_err(|source| Failure::Io { what: "reading the prompt from standard input".into(), source })?;
+    Ok(text)
+}
+
+/// Compute threads: as asked, or one for each core that this process may use.
+pub(crate) fn threads(args: &EngineArgs) -> usize {
+    let cores = || std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    args.threads.map_or_else(cores, |threads| threads as usize)
+}
+
+/// What is asked of the plan: one sequence, `copies` devices.
+pub(crate) fn request(args: &EngineArgs, layers: Option<u32>, copies: u64) -> Request {
+    let options = LoadOptions {
+        activations: args.activations,
+        layers,
+        expert_top_p: args.expert_top_p,
+        ..LoadOptions::default()
+    };
+    Request {
+        options,
+        dense: args.dense(),
+        context: args.context,
+        sequences: 1,
+        chunk: args.chunk,
+        expert_cache: args.expert_cache,
+        copies,
+    }
+}
+
+/// The plan for `tokens` tokens of prompt.
+pub(crate) fn plan(model: &Model, request: &Request, tokens: usize) -> Result<Plan, Failure> {
+    let plan = engine::plan(&model.checkpoint, &model.family, request, Limits::of_machine()?)?;
+    let (tokens, context) = (tokens as u64, plan.context);
+    if tokens > u64::from(context) {
+        return Err(Failure::Engine(engine::EngineError::TooLong { tokens, context }));
+    }
+    Ok(plan)
+}
+
+/// The device that was asked for.
+pub(crate) fn device(args: &EngineArgs) -> Result<Box<dyn Device>, Failure> {
+    match args.device {
+        DeviceChoice::Oracle => Ok(Box::new(Oracle::new(threads(args))?)),
+    }
+}
+
+/// Loads by the plan, with progress on standard error; the engine and the time it took.
+pub(crate) fn load(
+    model: &Model,
+    plan: Plan,
+    device: Box<dyn Device>,
+    readers: u32,
+) -> Result<(Engine, Duration), Failure> {
+    let start = Instant::now();
+    let mut bars = LoadBars::default();
+    let reader = Arc::new(model.checkpoint.files());
+    let engine =
+        Engine::load(&model.checkpoint, &model.family, plan, device, (reader, readers), &mut |progress| {
+            bars.show(progress);
+        });
+    drop(bars);
+    Ok((engine?, start.elapsed()))
+}

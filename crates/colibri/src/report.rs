@@ -1,0 +1,224 @@
+//! What a command says about itself: settings and plan before, figures after. Knows JSON and lines, no command.
+use crate::args::EngineArgs;
+use crate::errors::Failure;
+use crate::load::{self, Model};
+use crate::sampling::Decoding;
+use engine::{Engine, Plan, show_bytes};
+use memory::machine;
+use models::Section;
+use serde::Serialize;
+use serde_json::Value;
+use std::collections::HashMap;
+use std::io::{self, Write as _};
+use std::time::Duration;
+use store::cache::CacheStatistics;
+
+/// Everything that is in force.
+#[derive(Debug, Serialize)]
+pub(crate) struct Settings {
+    numerics_version: u32,
+    version: &'static str,
+    model: Vec<String>,
+    family: &'static str,
+    device: &'static str,
+    activations: &'static str,
+    dense: &'static str,
+    /// The first layers only; None: all.
+    layers: Option<u32>,
+    expert_top_p: f32,
+    chunk: u32,
+    context: u32,
+    expert_cache: String,
+    readers: u32,
+    threads: usize,
+    #[serde(flatten)]
+    decoding: Option<Decoding>,
+}
+
+impl Settings {
+    /// As planned; `decoding` where tokens are chosen.
+    pub(crate) fn new(model: &Model, args: &EngineArgs, plan: &Plan, decoding: Option<Decoding>) -> Self {
+        Settings {
+            numerics_version: ops::NUMERICS_VERSION,
+            version: env!("CARGO_PKG_VERSION"),
+            model: model.places.clone(),
+            family: model.family.name(),
+            device: args.device.name(),
+            activations: plan.options.activations.name(),
+            dense: plan.options.dense.name(),
+            layers: plan.options.layers,
+            expert_top_p: plan.options.expert_top_p,
+            chunk: plan.chunk,
+            context: plan.context,
+            expert_cache: args.expert_cache.map_or_else(|| "auto".to_owned(), |size| size.to_string()),
+            readers: args.readers,
+            threads: load::threads(args),
+            decoding,
+        }
+    }
+
+    /// In one line.
+    pub(crate) fn line(&self) -> String {
+        serde_json::to_string(self).unwrap_or_else(|error| error.to_string())
+    }
+}
+
+/// A line for people, on standard error. That nobody reads it is no reason to stop.
+pub(crate) fn tell(line: &str) {
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
+/// Settings, planned memory and notes, before anything is loaded.
+pub(crate) fn announce(settings: &Settings, plan: &Plan, model: &Model) {
+    tell(&format!("settings: {}", settings.line()));
+    tell("planned memory (weights are read, not mapped):");
+    for (what, bytes) in &plan.items {
+        tell(&format!("{:>10}  {what}", show_bytes(*bytes)));
+    }
+    tell(&format!("{:>10}  in all", show_bytes(plan.bytes())));
+    for note in model.checkpoint.notes().iter().chain(&plan.notes) {
+        tell(&format!("note: {note}"));
+    }
+    if plan.options.expert_top_p < 1.0 {
+        tell(&format!(
+            "note: lossy: --expert-top-p {} drops experts that the router chose",
+            plan.options.expert_top_p
+        ));
+    }
+}
+
+/// What is written into every file of results.
+pub(crate) fn file_metadata(settings: &Settings) -> HashMap<String, String> {
+    HashMap::from([
+        ("numerics_version".to_owned(), ops::NUMERICS_VERSION.to_string()),
+        ("settings".to_owned(), settings.line()),
+    ])
+}
+
+/// That work begins now.
+pub(crate) fn loaded(took: Duration) {
+    tell(&format!("loaded in {:.2} s", took.as_secs_f64()));
+}
+
+/// One value on standard output, in one line.
+pub(crate) fn print_json(value: &Value) -> Result<(), Failure> {
+    print(&format!("{value}\n"))
+}
+
+/// Text on standard output, at once.
+pub(crate) fn print(text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    written.map_err(|source| Failure::Io { what: "writing to standard output".into(), source })
+}
+
+/// Tokens and how long they took.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(crate) struct Pace {
+    pub(crate) tokens: u32,
+    pub(crate) seconds: f64,
+}
+
+impl Pace {
+    /// Of a count and a time.
+    pub(crate) fn of((tokens, time): (u32, Duration)) -> Self {
+        Pace { tokens, seconds: time.as_secs_f64() }
+    }
+
+    fn per_second(self) -> f64 {
+        if self.seconds > 0.0 { f64::from(self.tokens) / self.seconds } else { 0.0 }
+    }
+}
+
+/// Figures of a run.
+#[derive(Debug, Serialize)]
+pub(crate) struct Stats {
+    prefill: Pace,
+    decode: Pace,
+    seconds: Seconds,
+    experts: ExpertStats,
+    memory: MemoryStats,
+}
+
+#[derive(Debug, Serialize)]
+struct Seconds {
+    load: f64,
+    attention: f64,
+    moe: f64,
+    expert_wait: f64,
+    head: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct ExpertStats {
+    hits: u64,
+    misses: u64,
+    /// None without requests: all experts are resident, or no layer has any.
+    hit_rate: Option<f64>,
+    bytes_read: u64,
+    slots: u32,
+}
+
+#[derive(Debug, Serialize)]
+struct MemoryStats {
+    planned_bytes: u64,
+    /// None where the system does not tell.
+    peak_bytes: Option<u64>,
+}
+
+impl Stats {
+    /// Of an engine that has worked; `before` is what its cache had counted when it was loaded.
+    pub(crate) fn new(
+        engine: &Engine,
+        before: &CacheStatistics,
+        load: Duration,
+        prefill: Pace,
+        decode: Pace,
+    ) -> Self {
+        let (cache, clock, plan) = (engine.cache_statistics(), engine.clock(), engine.plan());
+        // Loading all experts counts as misses there; here only what tokens asked for does.
+        let (hits, misses) = (cache.hits - before.hits, cache.misses - before.misses);
+        let requests = hits + misses;
+        let spent = |section| clock.spent(section).as_secs_f64();
+        Stats {
+            prefill,
+            decode,
+            seconds: Seconds {
+                load: load.as_secs_f64(),
+                attention: spent(Section::Attention),
+                moe: spent(Section::Moe),
+                expert_wait: spent(Section::ExpertWait),
+                head: spent(Section::Head),
+            },
+            experts: ExpertStats {
+                hits,
+                misses,
+                hit_rate: (requests > 0).then(|| hits as f64 / requests as f64),
+                bytes_read: cache.bytes_read,
+                slots: plan.slab.map_or(0, |slab| slab.slots()),
+            },
+            memory: MemoryStats { planned_bytes: plan.bytes(), peak_bytes: machine::peak_memory().ok() },
+        }
+    }
+
+    /// All of them in one line.
+    pub(crate) fn summary(&self) -> String {
+        let Stats { prefill, decode, seconds, experts, memory } = self;
+        let hits = experts.hit_rate.map_or("all resident".to_owned(), |r| format!("{:.1} % hits", r * 100.0));
+        let peak = memory.peak_bytes.map_or("unknown".to_owned(), show_bytes);
+        format!(
+            "prefill {} tokens, {:.2} tokens/s; decode {} tokens, {:.2} tokens/s; seconds: attention {:.2}, moe {:.2}, \
+             expert wait {:.2}, head {:.2}; experts: {hits}, {} read; memory: planned {}, peak {peak}",
+            prefill.tokens,
+            prefill.per_second(),
+            decode.tokens,
+            decode.per_second(),
+            seconds.attention,
+            seconds.moe,
+            seconds.expert_wait,
+            seconds.head,
+            show_bytes(experts.bytes_read),
+            show_bytes(memory.planned_bytes),
+        )
+    }
+}

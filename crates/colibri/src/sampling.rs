@@ -1,0 +1,157 @@
+//! How tokens are chosen and what ends a text: flags first, then the model's generation_config.json, then neutral
+//! values. A flag that could change nothing is refused.
+use crate::args::SamplingArgs;
+use crate::errors::Failure;
+use crate::values;
+use engine::Sampling;
+use models::kimi_k3::text_part;
+use serde::Serialize;
+use serde_json::Value;
+use std::fmt::Display;
+use std::time::{SystemTime, UNIX_EPOCH};
+use store::Checkpoint;
+
+/// What is in force.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Decoding {
+    /// Tokens at most.
+    pub(crate) max_tokens: u32,
+    temperature: f32,
+    top_p: f32,
+    top_k: u32,
+    min_p: f32,
+    /// None where nothing is drawn.
+    seed: Option<u64>,
+    ignore_eos: bool,
+    /// Ids that end the text.
+    pub(crate) stop_ids: Vec<u32>,
+}
+
+impl Decoding {
+    /// In the engine's terms.
+    pub(crate) fn sampling(&self) -> Sampling {
+        Sampling {
+            temperature: self.temperature,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            seed: self.seed.unwrap_or(0),
+        }
+    }
+
+    /// Whether a text should end at a token, and there is none.
+    pub(crate) fn names_no_end(&self) -> bool {
+        !self.ignore_eos && self.stop_ids.is_empty()
+    }
+}
+
+/// Flags and the model's defaults together.
+///
+/// # Errors
+/// A flag without effect, or a default that is none.
+pub(crate) fn decoding(args: &SamplingArgs, checkpoint: &Checkpoint) -> Result<Decoding, Failure> {
+    let defaults = Defaults(checkpoint.generation_config());
+    let (temperature, origin) = match args.temperature {
+        Some(temperature) => (temperature, "--temperature 0"),
+        None if defaults.get("do_sample") == Some(&Value::Bool(false)) => (0.0, "do_sample false"),
+        None => (defaults.number("temperature", values::temperature, 1.0)?, "temperature 0"),
+    };
+    let stop_ids = if args.ignore_eos { Vec::new() } else { stop_ids(checkpoint)? };
+    let mut decoding = Decoding {
+        max_tokens: args.max_tokens,
+        temperature,
+        top_p: 1.0,
+        top_k: 0,
+        min_p: 0.0,
+        seed: None,
+        ignore_eos: args.ignore_eos,
+        stop_ids,
+    };
+    if temperature == 0.0 {
+        let origin = if args.temperature.is_some() { origin.to_owned() } else { defaults.from(origin) };
+        refuse_idle(args, &origin)?;
+        return Ok(decoding);
+    }
+    decoding.top_p = args.top_p.map_or_else(|| defaults.number("top_p", values::share, 1.0), Ok)?;
+    decoding.top_k = args.top_k.map_or_else(|| defaults.number("top_k", values::whole, 0), Ok)?;
+    decoding.min_p = args.min_p.map_or_else(|| defaults.number("min_p", values::share_or_zero, 0.0), Ok)?;
+    decoding.seed = Some(args.seed.unwrap_or_else(clock_seed));
+    Ok(decoding)
+}
+
+/// With temperature 0 the likeliest token is taken, whatever else was said.
+fn refuse_idle(args: &SamplingArgs, origin: &str) -> Result<(), Failure> {
+    let given = [
+        ("--top-p", args.top_p.is_some()),
+        ("--top-k", args.top_k.is_some()),
+        ("--min-p", args.min_p.is_some()),
+        ("--seed", args.seed.is_some()),
+    ];
+    match given.iter().find(|(_, given)| *given) {
+        None => Ok(()),
+        Some((flag, _)) => Err(Failure::Usage(format!(
+            "{flag} has no effect with {origin}, which takes the likeliest token: leave {flag} away or give a \
+             --temperature above 0"
+        ))),
+    }
+}
+
+/// Nanoseconds, cut to what every reader of JSON can hold.
+fn clock_seed() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    since.as_nanos() as u64 & ((1 << 53) - 1)
+}
+
+const GENERATION_CONFIG: &str = "generation_config.json";
+
+/// The model's generation_config.json, if it has one.
+struct Defaults<'a>(Option<&'a Value>);
+
+impl Defaults<'_> {
+    fn get(&self, key: &str) -> Option<&Value> {
+        self.0?.get(key).filter(|value| !value.is_null())
+    }
+
+    fn from(&self, what: &str) -> String {
+        format!("{what} of the model's {GENERATION_CONFIG}")
+    }
+
+    fn number<T: Display>(
+        &self,
+        key: &str,
+        parse: fn(&str) -> Result<T, String>,
+        neutral: T,
+    ) -> Result<T, Failure> {
+        let Some(value) = self.get(key) else { return Ok(neutral) };
+        parse(&value.to_string()).map_err(|expected| {
+            Failure::Config(format!(
+                "{GENERATION_CONFIG}: `{key}` is {value}; {expected}: correct it, or set the flag of this name"
+            ))
+        })
+    }
+}
+
+/// `eos_token_id` of `generation_config.json`, else of `config.json`, a number or a list of numbers.
+fn stop_ids(checkpoint: &Checkpoint) -> Result<Vec<u32>, Failure> {
+    const KEY: &str = "eos_token_id";
+    let config = checkpoint.config();
+    let places = [
+        (GENERATION_CONFIG, checkpoint.generation_config()),
+        ("config.json", Some(text_part(config).0)),
+        ("config.json", Some(config)),
+    ];
+    let found = places.into_iter().find_map(|(file, object)| {
+        object.and_then(|o| o.get(KEY)).filter(|v| !v.is_null()).map(|value| (file, value))
+    });
+    let Some((file, value)) = found else { return Ok(Vec::new()) };
+    let id = |value: &Value| value.as_u64().and_then(|n| u32::try_from(n).ok());
+    let ids: Option<Vec<u32>> = match value {
+        Value::Array(list) => list.iter().map(id).collect(),
+        single => id(single).map(|id| vec![id]),
+    };
+    ids.ok_or_else(|| {
+        Failure::Config(format!(
+            "{file}: `{KEY}` is {value}; expected a token id or a list of them: correct it, or give --ignore-eos"
+        ))
+    })
+}

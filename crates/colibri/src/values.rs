@@ -1,0 +1,133 @@
+//! Values of flags: from text to a number or choice in its range, or what was expected instead. The parser of the
+//! command line adds the flag's name.
+use models::Dense;
+use ops::Activations;
+use std::ops::RangeInclusive;
+
+/// Numbers with commas between them.
+#[derive(Clone, Debug)]
+pub(crate) struct List(pub(crate) Vec<u32>);
+
+/// None: the plan chooses.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DenseChoice(pub(crate) Option<Dense>);
+
+/// A device that can be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DeviceChoice {
+    /// The definition.
+    Oracle,
+}
+
+impl DeviceChoice {
+    /// The name on the command line.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            DeviceChoice::Oracle => "oracle",
+        }
+    }
+}
+
+/// `1,2,3`
+pub(crate) fn list(text: &str) -> Result<List, String> {
+    let number = |part: &str| {
+        part.trim().parse().map_err(|_| {
+            format!("`{part}` is not a whole number from 0 to 4294967295; write numbers with commas: 1,2,3")
+        })
+    };
+    text.split(',').map(number).collect::<Result<_, _>>().map(List)
+}
+
+fn number_in(text: &str, range: RangeInclusive<u32>) -> Result<u32, String> {
+    let number = text.parse().ok().filter(|n| range.contains(n));
+    number.ok_or_else(|| format!("expected a whole number from {} to {}", range.start(), range.end()))
+}
+
+/// At least 1.
+pub(crate) fn count(text: &str) -> Result<u32, String> {
+    number_in(text, 1..=u32::MAX)
+}
+
+/// At least 0.
+pub(crate) fn whole(text: &str) -> Result<u32, String> {
+    number_in(text, 0..=u32::MAX)
+}
+
+/// Threads: more than any desktop has is a slip of the finger.
+pub(crate) fn threads(text: &str) -> Result<u32, String> {
+    number_in(text, 1..=256)
+}
+
+fn float_where(text: &str, expected: &str, valid: impl Fn(f32) -> bool) -> Result<f32, String> {
+    let number = text.parse().ok().filter(|n: &f32| valid(*n));
+    number.ok_or_else(|| format!("expected a number {expected}"))
+}
+
+/// The largest temperature: logits divided by more are all alike.
+pub(crate) const TEMPERATURE_MAX: f32 = 100.0;
+
+/// From 0 to 100.
+pub(crate) fn temperature(text: &str) -> Result<f32, String> {
+    float_where(text, "from 0 to 100", |n| (0.0..=TEMPERATURE_MAX).contains(&n))
+}
+
+/// Above 0, at most 1.
+pub(crate) fn share(text: &str) -> Result<f32, String> {
+    float_where(text, "above 0, at most 1", |n| n > 0.0 && n <= 1.0)
+}
+
+/// From 0 to 1.
+pub(crate) fn share_or_zero(text: &str) -> Result<f32, String> {
+    float_where(text, "from 0 to 1", |n| (0.0..=1.0).contains(&n))
+}
+
+/// By name.
+pub(crate) fn activations(text: &str) -> Result<Activations, String> {
+    let all = [Activations::Int15, Activations::Exact, Activations::Int8];
+    let found = all.into_iter().find(|a| a.name() == text);
+    found.ok_or_else(|| "expected int15, exact or int8".into())
+}
+
+/// By name, or `auto`.
+pub(crate) fn dense(text: &str) -> Result<DenseChoice, String> {
+    if text == "auto" {
+        return Ok(DenseChoice(None));
+    }
+    let found = Dense::ALL.into_iter().find(|d| d.name() == text);
+    found.map(|d| DenseChoice(Some(d))).ok_or_else(|| "expected auto, bf16, int8 or int4".into())
+}
+
+/// By name.
+pub(crate) fn device(text: &str) -> Result<DeviceChoice, String> {
+    match text {
+        "oracle" => Ok(DeviceChoice::Oracle),
+        _ => Err("there is no such device; these exist: oracle".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_closed_where_they_say_so() {
+        assert_eq!(temperature("0").unwrap(), 0.0);
+        assert_eq!(share("1").unwrap(), 1.0);
+        assert_eq!(share_or_zero("0").unwrap(), 0.0);
+        for bad in ["0", "-0.1", "1.01", "nan", "inf", "", "x"] {
+            assert!(share(bad).is_err(), "{bad}");
+        }
+        for bad in ["-1", "100.5", "inf", "nan"] {
+            assert!(temperature(bad).is_err(), "{bad}");
+        }
+        assert!(count("0").is_err() && count("1").is_ok() && threads("257").is_err());
+    }
+
+    #[test]
+    fn lists_are_numbers_and_commas() {
+        assert_eq!(list("3, 1,2").unwrap().0, [3, 1, 2]);
+        for bad in ["", "1,,2", "1;2", "-1", "4294967296"] {
+            assert!(list(bad).is_err(), "{bad}");
+        }
+    }
+}
