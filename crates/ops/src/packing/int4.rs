@@ -106,22 +106,18 @@ fn floor(x: f32) -> i32 {
     towards_zero - i32::from(towards_zero as f32 > x)
 }
 
-/// The table with the smallest error over the columns of one parity.
+/// The table with the smallest error over the columns of one parity, the first of equals.
 fn best_table(bins: &[usize; GROUP], parity: usize) -> usize {
     let mut errors = [0_u16; TABLES];
-    for bin in bins.iter().skip(parity).step_by(2) {
-        for (error, more) in errors.iter_mut().zip(&ERRORS[*bin]) {
+    for pair in bins.as_chunks::<2>().0 {
+        for (error, more) in errors.iter_mut().zip(&ERRORS[pair[parity]]) {
             // Saturated errors belong to tables that are no candidates.
             *error = error.saturating_add(*more);
         }
     }
-    let mut best = 0;
-    for (table, error) in errors.iter().enumerate() {
-        if *error < errors[best] {
-            best = table;
-        }
-    }
-    best
+    // The smallest error first and its table then: both are loops over several tables at a time.
+    let least = errors.iter().fold(u16::MAX, |least, error| least.min(*error));
+    errors.iter().position(|error| *error == least).unwrap_or(0)
 }
 
 /// The nibble of table t whose code is nearest to the numbers of a bin.

@@ -1,10 +1,9 @@
 //! How weights are stored and what their bytes mean: f32, bf16, int8, int4 and the checkpoint's MXFP4. The layouts
 //! in tables, and the measurements behind them, are in docs/packing.md.
 //!
-//! The packed kinds share one geometry (docs/numerics.md, section 2): groups of 32 columns, blocks of 128, lanes of 8
-//! neighbouring columns, small integer codes, and per lane an exponent, so that `weight = code * 2^exponent`. A code
-//! byte always pairs the even column 2j with the odd column 2j + 1, so that activations are split into the same
-//! two planes for every packing.
+//! The packed kinds share one geometry (docs/numerics.md, section 2): groups of 32 columns with one exponent, small integer
+//! codes, `weight = code * 2^exponent`; a group's products are summed as integers. Even and odd columns lie apart or in
+//! the two nibbles of a byte, so that activations are split into the same two planes for every packing.
 //!
 //! This module knows no device, no file and no tensor name.
 
@@ -24,12 +23,6 @@ use rayon::prelude::*;
 
 /// Columns that share a scale.
 pub const GROUP: usize = 32;
-/// Columns of one block: 16 lanes.
-pub const BLOCK: usize = 128;
-/// Neighbouring columns of one lane, whose products are summed as integers.
-pub const LANE: usize = 8;
-/// Lanes of a group.
-pub const LANES_OF_GROUP: usize = GROUP / LANE;
 
 /// Sizes of a stored matrix: all rows of codes, then all rows of scales.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,7 +160,10 @@ fn exp2(e: i32) -> f64 {
     f64::from_bits(((e + 1023) as u64) << 52)
 }
 
-/// The largest magnitude; NaN counts for nothing, so call it on finite numbers.
+/// The largest magnitude of finite numbers. Without a sign their bits order as they do, and a maximum of integers is
+/// computed several at a time.
 fn largest_magnitude(values: &[f32]) -> f32 {
-    values.iter().fold(0.0, |largest, value| value.abs().max(largest))
+    f32::from_bits(
+        values.iter().fold(0, |largest, value| value.abs().to_bits().cast_signed().max(largest)) as u32
+    )
 }

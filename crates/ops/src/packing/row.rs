@@ -1,8 +1,13 @@
 //! One row of weights decoded, and its dot product with prepared activations: the contract of docs/numerics.md,
 //! section 2, word for word. Nobody speeds this up; fast devices are compared with it.
 
+#![expect(
+    clippy::inline_always,
+    reason = "without inlining into a function that enables fma, mul_add becomes a library call per group"
+)]
+
 use super::activations::{IntegerRow, Prepared};
-use super::{GROUP, LANE, LANES_OF_GROUP, decode_floats, int4, int8, layout, mxfp4, power_of_two};
+use super::{GROUP, decode_floats, int4, int8, layout, mxfp4, power_of_two};
 use crate::lanes::{LANES, Lanes, dot};
 use crate::tensor::Packing;
 
@@ -14,8 +19,8 @@ pub enum WeightRow {
     /// `weight = code * 2^exponent`.
     Codes {
         /// One a column, in the order of the columns.
-        codes: Vec<i8>,
-        /// One for every lane of 8 columns.
+        codes: Vec<i16>,
+        /// One for every group of 32 columns.
         exponents: Vec<i32>,
     },
 }
@@ -33,18 +38,16 @@ impl WeightRow {
         match packing {
             Packing::F32 | Packing::Bf16 => WeightRow::Floats(decode_floats(packing, codes)),
             Packing::Int8 => WeightRow::Codes {
-                codes: (0..cols).map(|c| codes[int8::position(c, cols)].cast_signed()).collect(),
-                exponents: wide_scales(scales).flat_map(int8::lane_exponents).collect(),
+                codes: int8_codes(codes, scales, cols),
+                exponents: wide_scales(scales).map(int8::exponent).collect(),
             },
             Packing::Int4 => WeightRow::Codes {
                 codes: wide_scales(scales).zip(codes.as_chunks().0).flat_map(int4_codes).collect(),
-                exponents: wide_scales(scales)
-                    .flat_map(|scale| [int4::exponent(scale); LANES_OF_GROUP])
-                    .collect(),
+                exponents: wide_scales(scales).map(int4::exponent).collect(),
             },
             Packing::Mxfp4 => WeightRow::Codes {
-                codes: nibbles(codes).map(|nibble| mxfp4::CODES[nibble]).collect(),
-                exponents: scales.iter().flat_map(|s| [mxfp4::exponent(*s); LANES_OF_GROUP]).collect(),
+                codes: nibbles(codes).map(|nibble| mxfp4::CODES[nibble].into()).collect(),
+                exponents: scales.iter().map(|scale| mxfp4::exponent(*scale)).collect(),
             },
         }
     }
@@ -55,7 +58,7 @@ impl WeightRow {
         match self {
             WeightRow::Floats(values) => values.clone(),
             WeightRow::Codes { codes, exponents } => {
-                let value = |(c, code): (usize, &i8)| f64::from(*code) * super::exp2(exponents[c / LANE]);
+                let value = |(c, code): (usize, &i16)| f64::from(*code) * super::exp2(exponents[c / GROUP]);
                 codes.iter().enumerate().map(value).map(|value| value as f32).collect()
             }
         }
@@ -66,6 +69,7 @@ impl WeightRow {
     /// # Panics
     /// If the lengths differ, or if float weights meet integer activations.
     #[must_use]
+    #[inline(always)]
     pub fn dot(&self, x: &Prepared) -> f32 {
         match (self, x) {
             (WeightRow::Floats(weights), Prepared::Floats(x)) => dot(weights, x),
@@ -78,32 +82,34 @@ impl WeightRow {
     }
 }
 
-/// `int15` and `int8`: the products of a lane are summed as integers, `lane = fma(p, 2^e, lane)`.
-fn dot_integers(codes: &[i8], exponents: &[i32], x: &IntegerRow) -> f32 {
+/// `int15` and `int8`: the products of a group are summed as integers, `lane = fma(f32(p), 2^e, lane)`.
+#[inline(always)]
+fn dot_integers(codes: &[i16], exponents: &[i32], x: &IntegerRow) -> f32 {
     assert_eq!(codes.len(), x.q.len(), "columns of the weights and of the activations");
     if x.finite.contains(&false) {
         return f32::NAN;
     }
     let mut lanes = [0.0_f32; LANES];
-    let (weights, inputs) = (codes.as_chunks::<LANE>().0, x.q.as_chunks::<LANE>().0);
-    for (i, (codes, q)) in weights.iter().zip(inputs).enumerate() {
+    let (weights, inputs) = (codes.as_chunks::<GROUP>().0, x.q.as_chunks::<GROUP>().0);
+    for (g, (codes, q)) in weights.iter().zip(inputs).enumerate() {
         let p: i32 = codes.iter().zip(q).map(|(code, q)| i32::from(*code) * i32::from(*q)).sum();
-        let e = exponents[i] + x.k[i / LANES_OF_GROUP];
-        let lane = &mut lanes[i % LANES];
-        *lane = (p as f32).mul_add(power_of_two(e.clamp(-126, 127)), *lane);
+        let e = (exponents[g] + x.k[g]).clamp(-126, 127);
+        let lane = &mut lanes[g % LANES];
+        *lane = (p as f32).mul_add(power_of_two(e), *lane);
     }
     Lanes::from(lanes).fold()
 }
 
-/// `exact`: `p = fma(code, x, p)` over a lane's columns in ascending order, `lane = fma(p, 2^e, lane)`.
-fn dot_floats(codes: &[i8], exponents: &[i32], x: &[f32]) -> f32 {
+/// `exact`: `p = fma(code, x, p)` over a group's columns in ascending order, `lane = fma(p, 2^e, lane)`.
+#[inline(always)]
+fn dot_floats(codes: &[i16], exponents: &[i32], x: &[f32]) -> f32 {
     assert_eq!(codes.len(), x.len(), "columns of the weights and of the activations");
     let mut lanes = [0.0_f32; LANES];
-    let (weights, inputs) = (codes.as_chunks::<LANE>().0, x.as_chunks::<LANE>().0);
-    for (i, (codes, x)) in weights.iter().zip(inputs).enumerate() {
+    let (weights, inputs) = (codes.as_chunks::<GROUP>().0, x.as_chunks::<GROUP>().0);
+    for (g, (codes, x)) in weights.iter().zip(inputs).enumerate() {
         let p = codes.iter().zip(x).fold(0.0, |p, (code, x)| f32::from(*code).mul_add(*x, p));
-        let lane = &mut lanes[i % LANES];
-        *lane = p.mul_add(power_of_two(exponents[i].clamp(-126, 127)), *lane);
+        let lane = &mut lanes[g % LANES];
+        *lane = p.mul_add(power_of_two(exponents[g].clamp(-126, 127)), *lane);
     }
     Lanes::from(lanes).fold()
 }
@@ -118,8 +124,15 @@ fn nibbles(codes: &[u8]) -> impl Iterator<Item = usize> {
     codes.iter().flat_map(|byte| [usize::from(byte & 15), usize::from(byte >> 4)])
 }
 
-/// The codes of one group in the order of its columns.
-fn int4_codes((scale, codes): (u16, &[u8; GROUP / 2])) -> impl Iterator<Item = i8> {
+/// The codes of an int8 row in the order of its columns, shifted to the left as a product wants them.
+fn int8_codes(codes: &[u8], scales: &[u8], cols: usize) -> Vec<i16> {
+    let shifts: Vec<_> = wide_scales(scales).map(int8::left_shifts).collect();
+    let code = |c: usize| i16::from(codes[int8::position(c, cols)].cast_signed());
+    (0..cols).map(|c| code(c) << shifts[c / GROUP][c % GROUP / int8::OCTET]).collect()
+}
+
+/// The codes of one int4 group in the order of its columns.
+fn int4_codes((scale, codes): (u16, &[u8; GROUP / 2])) -> impl Iterator<Item = i16> {
     let tables = int4::tables(scale).map(int4::codes);
-    nibbles(codes).enumerate().map(move |(c, nibble)| tables[c % 2][nibble])
+    nibbles(codes).enumerate().map(move |(c, nibble)| tables[c % 2][nibble].into())
 }

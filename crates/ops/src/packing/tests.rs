@@ -56,13 +56,12 @@ fn columns_come_in_groups() {
 }
 
 #[test]
-fn no_lane_leaves_the_exact_integers() {
-    let tables = (0..int4::TABLES).flat_map(int4::codes);
-    let codes = tables.chain(mxfp4::CODES).chain([int8::CODE_MAX, -int8::CODE_MAX]);
-    for code in codes {
-        let largest = i64::from(code).abs() * LANE as i64 * i64::from(activations::INT15_MAX);
-        assert!(largest < 1 << 24, "code {code} reaches {largest}");
-    }
+fn no_group_leaves_the_exact_integers() {
+    let largest = |code: i64| GROUP as i64 * code.abs() * i64::from(activations::INT15_MAX);
+    // MXFP4 sums are exact in f32 too, int4 and int8 sums in i32; a code of int8 may be shifted by three bits.
+    assert!(mxfp4::CODES.iter().all(|code| largest(i64::from(*code)) < 1 << 24));
+    let tables = (0..int4::TABLES).flat_map(int4::codes).map(i64::from);
+    assert!(tables.chain([127 << int8::SHIFT_MAX]).all(|code| largest(code) < i64::from(i32::MAX)));
 }
 
 #[test]
@@ -74,11 +73,17 @@ fn int4_tables_ascend_through_zero() {
 }
 
 #[test]
-fn the_largest_lane_is_exact() {
-    // 8 * 127 * 16256 in one lane; the neighbours' sums would round if a product were not exact.
-    let row = WeightRow::Codes { codes: vec![127; 32], exponents: vec![0; 4] };
-    let x = Prepared::Integers(IntegerRow { q: vec![16256; 32], k: vec![0], finite: vec![true] });
-    assert_eq!(f64::from(row.dot(&x)), 4.0 * 8.0 * 127.0 * 16256.0);
+fn the_largest_sum_is_exact_before_it_is_rounded() {
+    let x = |q: [i16; 32]| Prepared::Integers(IntegerRow { q: q.to_vec(), k: vec![0], finite: vec![true] });
+    let row = |code| WeightRow::Codes { codes: vec![code; 32], exponents: vec![0] };
+    // 32 * 1016 * 16256 has 24 significant bits and is an f32.
+    assert_eq!(f64::from(row(1016).dot(&x([16256; 32]))), 32.0 * 1016.0 * 16256.0);
+    // 32 * 127 * 16256 + 127 * (1 - 16256): sums rounded on the way would end elsewhere.
+    let mut q = [16256; 32];
+    q[0] = 1;
+    let exact: i32 = 31 * 127 * 16256 + 127;
+    assert_eq!(row(127).dot(&x(q)), exact as f32);
+    assert_ne!(f64::from(exact as f32), f64::from(exact));
 }
 
 #[test]
@@ -96,13 +101,15 @@ fn int8_stores_even_and_odd_columns_apart() {
 }
 
 #[test]
-fn int8_lanes_shift_down_to_an_eighth() {
+fn int8_octets_shift_down_to_an_eighth() {
     let mut row = vec![0.0; 32];
     (row[0], row[8], row[16], row[24]) = (100.0, 50.0, 25.0, 1.0);
     let (codes, scales) = packed(Packing::Int8, &row, 32);
     assert_eq!(scales, [0b11_10_01_00, 133]);
     assert_eq!([codes[0], codes[4], codes[8], codes[12]], [100, 100, 100, 8]);
-    assert_eq!(int8::lane_exponents(u16::from_le_bytes([scales[0], scales[1]])), [0, -1, -2, -3]);
+    let scale = u16::from_le_bytes([scales[0], scales[1]]);
+    assert_eq!((int8::exponent(scale), int8::left_shifts(scale)), (-3, [3, 2, 1, 0]));
+    assert_eq!(decoded(Packing::Int8, &row).values(), row);
 }
 
 #[test]
@@ -233,7 +240,7 @@ fn non_finite_activations_make_every_product_nan() {
 
 #[test]
 fn exponents_are_clamped_to_normal_powers() {
-    let row = |e| WeightRow::Codes { codes: vec![1; 32], exponents: vec![e; 4] };
+    let row = |e| WeightRow::Codes { codes: vec![1; 32], exponents: vec![e] };
     let x = |k| Prepared::Integers(IntegerRow { q: vec![1; 32], k: vec![k], finite: vec![true] });
     assert_eq!(row(-128).dot(&x(-126)), 32.0 * f32::MIN_POSITIVE);
     assert_eq!(row(126).dot(&x(10)), f32::INFINITY);
@@ -242,15 +249,15 @@ fn exponents_are_clamped_to_normal_powers() {
 
 /// The contract column by column, in f64. Exact where all exponents lie within a few bits of each other, so that one
 /// rounding to f32 a step is what a fused multiply-add gives.
-fn by_the_words(codes: &[i8], exponents: &[i32], x: &IntegerRow) -> f32 {
+fn by_the_words(codes: &[i16], exponents: &[i32], x: &IntegerRow) -> f32 {
     let mut lanes = [0.0_f32; 16];
-    for block in 0..codes.len().div_ceil(128) {
+    for block in 0..codes.len().div_ceil(512) {
         for (lane, sum) in lanes.iter_mut().enumerate() {
-            let columns = (0..codes.len()).filter(|c| c / 128 == block && (c % 128) / 8 == lane);
+            let columns = (0..codes.len()).filter(|c| c / 512 == block && (c % 512) / 32 == lane);
             let p: i128 = columns.clone().map(|c| i128::from(codes[c]) * i128::from(x.q[c])).sum();
             if let Some(first) = columns.clone().next() {
-                let e = exponents[first / 8] + x.k[first / 32];
-                *sum = (p as f64 * 2_f64.powi(e) + f64::from(*sum)) as f32;
+                let e = exponents[first / 32] + x.k[first / 32];
+                *sum = (f64::from(p as f32) * 2_f64.powi(e) + f64::from(*sum)) as f32;
             }
         }
     }
@@ -274,14 +281,13 @@ proptest! {
     #[test]
     fn int8_is_within_half_a_unit_and_stable(row in weights(160)) {
         let (codes, scales) = packed(Packing::Int8, &row, 160);
-        let decoded = WeightRow::decode(Packing::Int8, 160, &codes, &scales);
-        let values = decoded.values();
-        let WeightRow::Codes { codes: numbers, exponents } = &decoded else { unreachable!() };
+        let values = WeightRow::decode(Packing::Int8, 160, &codes, &scales).values();
         for c in 0..160 {
-            let half = 2_f64.powi(exponents[c / 8] - 1);
-            prop_assert!(f64::from((values[c] - row[c]).abs()) <= half, "column {c}");
-            prop_assert!(numbers[c] >= -int8::CODE_MAX);
+            let scale = u16::from_le_bytes([scales[c / 32 * 2], scales[c / 32 * 2 + 1]]);
+            let unit = 2_f64.powi(int8::exponent(scale) + int8::left_shifts(scale)[c % 32 / 8]);
+            prop_assert!(f64::from((values[c] - row[c]).abs()) <= unit / 2.0, "column {c}");
         }
+        prop_assert!(codes.iter().all(|code| code.cast_signed() >= -int8::CODE_MAX));
         prop_assert_eq!(packed(Packing::Int8, &values, 160), (codes, scales));
     }
 
@@ -342,8 +348,8 @@ proptest! {
 
     #[test]
     fn dots_are_the_contract(
-        row in prop::collection::vec(-1.0_f32..1.0, 224),
-        x in prop::collection::vec(-1.0_f32..1.0, 224),
+        row in prop::collection::vec(-1.0_f32..1.0, 1120),
+        x in prop::collection::vec(-1.0_f32..1.0, 1120),
         int8 in any::<bool>(),
     ) {
         let mode = if int8 { Activations::Int8 } else { Activations::Int15 };
