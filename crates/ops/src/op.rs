@@ -50,7 +50,7 @@ pub enum Op {
     RmsNorm { out: Tensor, x: Tensor, gain: Tensor, eps: f32 },
     /// `out = x / sqrt(sum(x^2) + eps) * scale`, a row at a time.
     L2Norm { out: Tensor, x: Tensor, eps: f32, scale: f32 },
-    /// Causal depthwise convolution over K taps, then SiLU:
+    /// Causal depthwise convolution over K taps, then `SiLU`:
     /// `out[t][c] = silu(sum_j taps[c][j] x[t - (K - 1) + j][c])`; x, out \[T, C\], taps \[C, K\].
     /// `window` \[C, K - 1\] holds the inputs before x, oldest first, and moves on.
     ShortConv { out: Tensor, x: Tensor, window: Tensor, taps: Tensor },
@@ -191,8 +191,11 @@ impl Op {
     pub fn reads(&self) -> Operands {
         let mut list = Operands::default();
         match *self {
-            Op::MatMul { x, .. } | Op::HeadMatMul { x, .. } | Op::L2Norm { x, .. } => list.f32(&[x]),
-            Op::Copy { x, .. } | Op::Finite { x, .. } => list.f32(&[x]),
+            Op::MatMul { x, .. }
+            | Op::HeadMatMul { x, .. }
+            | Op::L2Norm { x, .. }
+            | Op::Copy { x, .. }
+            | Op::Finite { x, .. } => list.f32(&[x]),
             Op::RmsNorm { x, gain, .. } => list.f32(&[x, gain]),
             Op::ShortConv { x, window, taps, .. } => list.f32(&[x, window, taps]),
             Op::DecayGate { f, a_log, dt_bias, .. } => list.f32(&[f, a_log, dt_bias]),
