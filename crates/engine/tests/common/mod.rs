@@ -1,9 +1,12 @@
 //! What the tests of this crate share: the tiny model, goldens, engines with small plans.
 #![allow(dead_code, reason = "each test binary uses its own part")]
+pub(crate) mod devices;
+pub(crate) mod readers;
+
 use engine::plan::Request;
 use engine::{Engine, Limits, Plan, plan};
 use memory::CacheSize;
-use models::{Dense, Family, LoadOptions};
+use models::{Dense, Family, Input, LoadOptions, Logits, Part, PartError, State, StepError};
 use ops::{Activations, Device, Oracle};
 use safetensors::SafeTensors;
 use std::path::{Path, PathBuf};
@@ -53,6 +56,103 @@ pub(crate) fn engine(request: &Request) -> Engine {
     let checkpoint = tiny();
     let reader = Arc::new(checkpoint.files());
     engine_with(&checkpoint, request, Box::new(Oracle::new(1).unwrap()), reader, 2)
+}
+
+/// What an engine of a test is made of.
+pub(crate) struct Setup {
+    pub(crate) request: Request,
+    pub(crate) device: Box<dyn Device>,
+    pub(crate) reader: Option<Arc<dyn Reader>>,
+    pub(crate) readers: u32,
+}
+
+impl Setup {
+    /// Everything resident, on the plain oracle, for steps of up to 64 rows.
+    pub(crate) fn new() -> Self {
+        Setup {
+            request: Request { chunk: 64, ..request(Activations::Int15) },
+            device: Box::new(Oracle::new(1).unwrap()),
+            reader: None,
+            readers: 2,
+        }
+    }
+
+    pub(crate) fn slots(mut self, slots: u32) -> Self {
+        self.request.expert_cache = Some(CacheSize::Slots(slots));
+        self
+    }
+
+    pub(crate) fn device(mut self, device: impl Device + 'static) -> Self {
+        self.device = Box::new(device);
+        self
+    }
+
+    pub(crate) fn reader(mut self, reader: Arc<dyn Reader>) -> Self {
+        self.reader = Some(reader);
+        self
+    }
+
+    pub(crate) fn load(self) -> Engine {
+        let checkpoint = tiny();
+        let reader = self.reader.unwrap_or_else(|| readers::plain(&checkpoint));
+        engine_with(&checkpoint, &self.request, self.device, reader, self.readers)
+    }
+}
+
+/// `count` ids of ordinary tokens, always the same for a seed.
+pub(crate) fn some_ids(seed: u64, count: usize) -> Vec<u32> {
+    let mut random = devices::Random(seed);
+    (0..count).map(|_| random.below(3840) as u32).collect()
+}
+
+/// A part that begins where its state stands and wants all logits.
+pub(crate) fn part<'a>(state: &'a mut State, ids: &'a [u32]) -> Part<'a> {
+    let position = state.position();
+    Part { input: Input::Ids(ids), position, state, logits: Logits::All, taps: &[], cancel: None }
+}
+
+/// The bits of all logits of every part of one step.
+pub(crate) fn step_bits(
+    engine: &mut Engine,
+    parts: &mut [Part<'_>],
+) -> Result<Vec<Result<Vec<u32>, PartError>>, StepError> {
+    let outputs = engine.step(parts)?;
+    Ok(outputs.into_iter().map(|output| output.map(|o| bits(&o.logits))).collect())
+}
+
+/// Feeds ids to one state in one step.
+pub(crate) fn feed(engine: &mut Engine, state: &mut State, ids: &[u32]) -> Result<Vec<u32>, PartError> {
+    step_bits(engine, &mut [part(state, ids)]).unwrap().pop().unwrap()
+}
+
+/// The bits of all logits of a sequence of its own, fed in one step.
+pub(crate) fn alone(engine: &mut Engine, ids: &[u32]) -> Vec<u32> {
+    let mut state = engine.create_state().unwrap();
+    let logits = feed(engine, &mut state, ids).unwrap();
+    release(engine, state);
+    logits
+}
+
+pub(crate) fn release(engine: &mut Engine, state: State) {
+    let (pool, device) = engine.states();
+    pool.release(device, state).unwrap();
+}
+
+pub(crate) fn reset(engine: &mut Engine, state: &mut State) {
+    let (pool, device) = engine.states();
+    pool.reset(device, state).unwrap();
+}
+
+pub(crate) fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|v| v.to_bits()).collect()
+}
+
+/// Fails without printing thousands of numbers.
+#[track_caller]
+pub(crate) fn assert_same(got: &[u32], want: &[u32], what: &str) {
+    assert_eq!(got.len(), want.len(), "{what}: numbers");
+    let first = got.iter().zip(want).position(|(a, b)| a != b);
+    assert_eq!(first, None, "{what}: the first number that differs (4096 a row)");
 }
 
 /// The tensors of a golden file by name.

@@ -1,0 +1,208 @@
+//! The same bits whatever the chunks, the company, the slots, the readers, the threads, the order and the delays.
+mod common;
+
+use common::devices::{Late, Random};
+use common::{Setup, assert_same, part, some_ids, step_bits};
+use engine::Engine;
+use models::{Dense, Part, State};
+use ops::{Activations, Device, Oracle};
+use proptest::prelude::*;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use store::faulty_reader::FaultyReader;
+
+/// Tokens of the three sequences; the first is longer than the largest chunk.
+const LENGTHS: [usize; 3] = [34, 9, 12];
+const CHUNKS: [usize; 4] = [1, 2, 7, 32];
+/// What changes the numbers, and so has a reference of its own.
+const KINDS: [(Activations, Dense); 2] =
+    [(Activations::Int15, Dense::Bf16), (Activations::Exact, Dense::Int8)];
+
+/// What changes no bit.
+#[derive(Clone, Debug)]
+struct Case {
+    /// Index of [`KINDS`].
+    kind: usize,
+    /// None: all experts are resident.
+    slots: Option<u32>,
+    readers: u32,
+    threads: usize,
+    /// Whether the device works late.
+    late: bool,
+    /// Whether reads are delayed, cut and interrupted.
+    slow_reads: bool,
+    /// Sequences that run: the first one, or all.
+    sequences: usize,
+    /// Sizes of the chunks of each sequence, in turn.
+    chunks: [[usize; 2]; 3],
+    /// For the order of the parts, for who takes part in a step, and for all delays.
+    seed: u64,
+}
+
+fn setup(kind: usize) -> Setup {
+    let mut setup = Setup::new();
+    setup.request.options.activations = KINDS[kind].0;
+    setup.request.dense = Some(KINDS[kind].1);
+    setup
+}
+
+fn sequence(index: usize) -> Vec<u32> {
+    some_ids(index as u64 + 1, LENGTHS[index])
+}
+
+/// All logits of a sequence alone in one step, everything resident.
+fn reference(kind: usize, index: usize) -> &'static [u32] {
+    static REFERENCES: [OnceLock<[Vec<u32>; 3]>; 2] = [OnceLock::new(), OnceLock::new()];
+    let all = REFERENCES[kind].get_or_init(|| {
+        let mut engine = setup(kind).load();
+        [0, 1, 2].map(|i| common::alone(&mut engine, &sequence(i)))
+    });
+    &all[index]
+}
+
+fn load(case: &Case) -> Engine {
+    let mut setup = setup(case.kind);
+    setup.readers = case.readers;
+    if let Some(slots) = case.slots {
+        setup = setup.slots(slots);
+    }
+    if case.slow_reads {
+        let plain = common::readers::plain(&common::tiny());
+        let slow = FaultyReader::new(plain, case.seed).with_delays(Duration::from_micros(300));
+        setup = setup.reader(Arc::new(slow.with_short_reads().with_interruptions()));
+    }
+    let device: Box<dyn Device> = match case.late {
+        true => Box::new(Late::new(case.threads, case.seed)),
+        false => Box::new(Oracle::new(case.threads).unwrap()),
+    };
+    Setup { device, ..setup }.load()
+}
+
+/// A sequence on its way.
+struct Running {
+    index: usize,
+    ids: Vec<u32>,
+    state: State,
+    fed: usize,
+    turns: usize,
+    logits: Vec<u32>,
+}
+
+impl Running {
+    fn new(engine: &mut Engine, index: usize) -> Self {
+        let state = engine.create_state().unwrap();
+        Running { index, ids: sequence(index), state, fed: 0, turns: 0, logits: Vec::new() }
+    }
+
+    fn chunk(&self, sizes: [usize; 2]) -> usize {
+        sizes[self.turns % 2].min(self.ids.len() - self.fed)
+    }
+}
+
+/// Runs a case and compares every sequence with its reference.
+fn check(case: &Case) {
+    let mut engine = load(case);
+    let mut random = Random(case.seed);
+    let mut all: Vec<Running> = (0..case.sequences).map(|i| Running::new(&mut engine, i)).collect();
+    while all.iter().any(|r| r.fed < r.ids.len()) {
+        for i in (1..all.len()).rev() {
+            all.swap(i, random.below(i as u64 + 1) as usize);
+        }
+        // Now and then one stays away; at least one takes part.
+        let mut batch: Vec<&mut Running> = all.iter_mut().filter(|r| r.fed < r.ids.len()).collect();
+        if batch.len() > 1 && random.below(3) == 0 {
+            batch.pop();
+        }
+        let counts: Vec<usize> = batch.iter().map(|r| r.chunk(case.chunks[r.index])).collect();
+        let mut parts: Vec<Part<'_>> = batch
+            .iter_mut()
+            .zip(&counts)
+            .map(|(r, n)| part(&mut r.state, &r.ids[r.fed..r.fed + n]))
+            .collect();
+        let outputs = step_bits(&mut engine, &mut parts).unwrap();
+        for ((running, count), logits) in batch.into_iter().zip(counts).zip(outputs) {
+            running.logits.extend(logits.unwrap());
+            running.fed += count;
+            running.turns += 1;
+        }
+    }
+    for running in &all {
+        let what = format!("{case:?}, sequence {}", running.index);
+        assert_same(&running.logits, reference(case.kind, running.index), &what);
+    }
+}
+
+const PLAIN: Case = Case {
+    kind: 0,
+    slots: None,
+    readers: 1,
+    threads: 1,
+    late: false,
+    slow_reads: false,
+    sequences: 1,
+    chunks: [[32, 32]; 3],
+    seed: 1,
+};
+
+/// Each dimension by itself, so that a failure names its cause.
+#[test]
+fn one_change_at_a_time() {
+    for chunk in CHUNKS {
+        check(&Case { chunks: [[chunk; 2]; 3], ..PLAIN });
+    }
+    check(&Case { sequences: 3, ..PLAIN });
+    check(&Case { threads: 2, ..PLAIN });
+    check(&Case { late: true, ..PLAIN });
+    check(&Case { kind: 1, ..PLAIN });
+    check(&Case { slots: Some(40), ..PLAIN });
+    check(&Case { slots: Some(40), readers: 8, ..PLAIN });
+    check(&Case { slots: Some(40), slow_reads: true, ..PLAIN });
+}
+
+/// A slot is filled again only after the submission that reads it, however late that is: otherwise another expert's
+/// bytes would be read, or the slot would be found in use.
+#[test]
+fn few_slots_and_a_late_device() {
+    for slots in [1, 2, 3] {
+        let case = Case { slots: Some(slots), late: true, readers: 8, seed: u64::from(slots), ..PLAIN };
+        check(&case);
+        check(&Case { sequences: 3, chunks: [[7, 2]; 3], slow_reads: true, ..case });
+    }
+}
+
+/// Prefill and decode of three sequences in the same steps, from the first token.
+#[test]
+fn three_sequences_interleaved_from_the_first_token() {
+    let case = Case { sequences: 3, chunks: [[7, 1], [1, 1], [2, 1]], ..PLAIN };
+    check(&case);
+    check(&Case { slots: Some(12), late: true, seed: 5, ..case });
+}
+
+fn any_case() -> impl Strategy<Value = Case> {
+    let chunk = || prop::sample::select(&CHUNKS[..]);
+    let chunks = prop::array::uniform3([chunk(), chunk()]);
+    let slots = prop::sample::select(&[None, Some(1), Some(2), Some(5), Some(12), Some(100)][..]);
+    let how = (0..KINDS.len(), slots, prop::sample::select(&[1u32, 8][..]), 1..=2usize);
+    let (late, slow_reads) = (any::<bool>(), any::<bool>());
+    (how, late, slow_reads, prop::sample::select(&[1usize, 3][..]), chunks, any::<u64>()).prop_map(
+        |((kind, slots, readers, threads), late, slow_reads, sequences, chunks, seed)| Case {
+            kind,
+            slots,
+            readers,
+            threads,
+            late,
+            slow_reads,
+            sequences,
+            chunks,
+            seed,
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 12, failure_persistence: None, max_shrink_iters: 20, ..ProptestConfig::default() })]
+    #[test]
+    fn all_changes_together(case in any_case()) {
+        check(&case);
+    }
+}
