@@ -27,7 +27,6 @@ impl Session {
     }
 
     /// The state, for reading.
-    #[must_use]
     pub fn state(&self) -> &State {
         &self.state
     }

@@ -96,13 +96,8 @@ impl DeltaAttention {
                 (heads, head_dim),
                 &[&[n], &[h, head_dim.into()]],
             )?,
-            // Padded to head_dim in the release, [1, 1, heads, 1] in Kimi-Linear.
-            a_log: loader.numbers(
-                KIND,
-                &at("A_log"),
-                (1, heads),
-                &[&[h], &[u64::from(head_dim.max(heads))], &[1, 1, h, 1]],
-            )?,
+            // Padded in the release, [1, 1, heads, 1] in Kimi-Linear.
+            a_log: loader.padded(KIND, &at("A_log"), heads, &[1, 1, h, 1])?,
             beta: loader.exact(KIND, &at("b_proj.weight"), heads, width)?,
             gate,
             norm: loader.gain(&at("o_norm.weight"), head_dim)?,

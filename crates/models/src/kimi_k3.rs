@@ -1,4 +1,4 @@
-//! Kimi K3: KDA and gated NoPE MLA layers, attention residuals in place of a residual stream, experts in a latent
+//! Kimi K3: KDA and gated `NoPE` MLA layers, attention residuals in place of a residual stream, experts in a latent
 //! space. Sources: `docs/` and the release's config; names of checkpoint tensors stand here and nowhere else.
 //!
 //! Reads in the order in which data flows: what a token goes through is what [`KimiK3::layers`] says.
@@ -48,7 +48,7 @@ enum Attention {
 
 enum LayerMlp {
     Dense(Mlp),
-    Moe(Moe),
+    Moe(Box<Moe>),
 }
 
 impl Model for KimiK3 {
@@ -63,7 +63,7 @@ impl Model for KimiK3 {
                 return Ok(None);
             }
             let mark = step.ops.mark();
-            let snapshot = i as u32 % self.config.snapshot_every == 0;
+            let snapshot = (i as u32).is_multiple_of(self.config.snapshot_every);
             let left = layer.forward(step, i as u32, hidden, &mut snapshots, snapshot)?;
             step.ops.copy_into(hidden, left);
             step.ops.release(mark);
@@ -118,9 +118,10 @@ impl Layer {
         snapshot: bool,
     ) -> Result<Tensor, StepError> {
         step.clock.enter(Section::Attention);
-        let hidden = match snapshots.is_empty() {
-            true => entering,
-            false => self.attention_mix.forward(step.ops, snapshots, entering),
+        let hidden = if snapshots.is_empty() {
+            entering
+        } else {
+            self.attention_mix.forward(step.ops, snapshots, entering)
         };
         if snapshot {
             snapshots.push(step.ops, entering);
@@ -213,29 +214,23 @@ impl Layer {
         let name = |part: &str| format!("model.layers.{index}.{part}");
         let attention_name = name("self_attn");
         let place = (index, attention_name.as_str());
-        let attention = match config.delta_layers[index as usize] {
-            true => Attention::Delta(DeltaAttention::load(
-                loader,
-                state,
-                place,
-                width,
-                &config.delta,
-                activations,
-            )?),
-            false => Attention::Latent(LatentAttention::load(
+        let attention = if config.delta_layers[index as usize] {
+            Attention::Delta(DeltaAttention::load(loader, state, place, width, &config.delta, activations)?)
+        } else {
+            Attention::Latent(LatentAttention::load(
                 loader,
                 state,
                 place,
                 width,
                 &config.latent,
                 activations,
-            )?),
+            )?)
         };
         let mlp = if index < config.first_moe_layer {
             let unit = (config.activation, activations);
             LayerMlp::Dense(Mlp::load(loader, "dense mlp", &name("mlp"), (width, config.dense_inner), unit)?)
         } else {
-            LayerMlp::Moe(load_moe(loader, index, config, options)?)
+            LayerMlp::Moe(Box::new(load_moe(loader, index, config, options)?))
         };
         Ok(Layer {
             attention_mix: ResidualMix::load(loader, &name("self_attention_res"), width, eps)?,
@@ -259,9 +254,10 @@ fn load_moe(
     let bias = [u64::from(experts)];
     let shared_inner = config.shared_experts * config.expert_inner;
     let unit = (config.activation, options.activations);
-    let norm = match config.expert_norm {
-        true => Some((loader.gain(&name("routed_expert_norm.weight"), latent)?, config.eps)),
-        false => None,
+    let norm = if config.expert_norm {
+        Some((loader.gain(&name("routed_expert_norm.weight"), latent)?, config.eps))
+    } else {
+        None
     };
     Ok(Moe {
         layer: index,

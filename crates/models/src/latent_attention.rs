@@ -76,9 +76,10 @@ impl LatentAttention {
             value: loader.rearranged(KIND, &kv_b_name, kv_b, (heads * value, kv_rank), |row, col| {
                 (row / value * (nope + value) + nope + row % value, col)
             })?,
-            gate: match config.output_gate {
-                true => Some(loader.dense(KIND, &gate, heads * value, width)?),
-                false => None,
+            gate: if config.output_gate {
+                Some(loader.dense(KIND, &gate, heads * value, width)?)
+            } else {
+                None
             },
             out: loader.dense(KIND, &at("o_proj"), width, heads * value)?,
             activations,

@@ -128,7 +128,7 @@ impl<'a> Loader<'a> {
     ) -> Result<Matrix, LoadError> {
         let entry = self.entry(name, &[&[rows.into(), cols.into()]])?;
         match self.dense.packing() {
-            Some(packing) if cols % packing::GROUP as u32 == 0 => {
+            Some(packing) if cols.is_multiple_of(packing::GROUP as u32) => {
                 self.packed(kind, name, &entry, (rows, cols), packing)
             }
             _ => self.stored(kind, name, &entry, (rows, cols)),
@@ -240,8 +240,7 @@ impl<'a> Loader<'a> {
         Ok(Matrix { buffer, codes: 0, scales: 0, rows, cols, packing })
     }
 
-    /// Numbers in f32, as `rows` rows of `cols`; `shapes` are the shapes the tensor may have in the file, and it may
-    /// be longer than needed (the rest is padding).
+    /// Numbers in f32, as `rows` rows of `cols`; `shapes` are the shapes the tensor may have in the file.
     ///
     /// # Errors
     /// The store's or the device's.
@@ -254,6 +253,24 @@ impl<'a> Loader<'a> {
     ) -> Result<Tensor, LoadError> {
         let values = self.values(name, shapes, rows as usize * cols as usize)?;
         self.place(kind, name, (rows, cols), &values)
+    }
+
+    /// A vector of which the first `cols` numbers count and the rest is padding; or of the shape `other`.
+    ///
+    /// # Errors
+    /// The store's or the device's.
+    pub fn padded(
+        &mut self,
+        kind: &'static str,
+        name: &str,
+        cols: u32,
+        other: &[u64],
+    ) -> Result<Tensor, LoadError> {
+        let full_name = format!("{}{name}", self.prefix);
+        let stored = self.checkpoint.find(&full_name)?.shape.clone();
+        let longer = stored.len() == 1 && stored[0] >= u64::from(cols);
+        let shape = if longer { &*stored } else { other };
+        self.numbers(kind, name, (1, cols), &[shape, &[u64::from(cols)]])
     }
 
     /// A norm's gain: \[cols\].

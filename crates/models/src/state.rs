@@ -222,7 +222,7 @@ impl StatePool {
     /// # Errors
     /// What [`Device::free`] gives.
     pub fn release(&mut self, device: &mut dyn Device, state: State) -> Result<(), DeviceError> {
-        self.free.extend(state.blocks.iter().rev());
+        self.free.extend(state.blocks.into_iter().rev());
         device.free(state.fixed)?;
         device.free(state.table.0.buffer)
     }

@@ -178,7 +178,9 @@ pub fn run(
 ) -> Result<Vec<Result<Output, PartError>>, StepError> {
     let outcome = run_batch(model, place, batch);
     if outcome.is_err() {
-        batch.iter_mut().for_each(|part| part.state.spoil());
+        for part in batch.iter_mut() {
+            part.state.spoil();
+        }
     }
     outcome
 }
@@ -189,32 +191,25 @@ fn run_batch(
     batch: &mut [Part<'_>],
 ) -> Result<Vec<Result<Output, PartError>>, StepError> {
     let Workplace { ops, experts, pool, clock } = place;
+    let width = model.width() as usize;
     let mut refused: Vec<Option<PartError>> = Vec::new();
     let mut rows = Vec::new();
     let (mut parts, mut states, mut wanted, mut taps) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for part in batch.iter_mut() {
         let before = rows.len();
-        match admit(model, ops, pool, part, &mut rows)? {
-            Some(error) => {
-                rows.truncate(before);
-                refused.push(Some(error));
-            }
-            None => {
-                let width = model.width() as usize;
-                let (start, count) = ((before / width) as u32, ((rows.len() - before) / width) as u32);
-                parts.push(Standing {
-                    start,
-                    rows: count,
-                    position: part.position,
-                    error: None,
-                    cancel: part.cancel,
-                });
-                wanted.push(part.logits);
-                taps.push(part.taps);
-                states.push(&mut *part.state);
-                refused.push(None);
-            }
+        let error = admit(model, ops, pool, part, &mut rows)?;
+        let refusal = error.is_some();
+        refused.push(error);
+        if refusal {
+            rows.truncate(before);
+            continue;
         }
+        let (start, count) = ((before / width) as u32, ((rows.len() - before) / width) as u32);
+        let Part { position, cancel, .. } = *part;
+        parts.push(Standing { start, rows: count, position, error: None, cancel });
+        wanted.push(part.logits);
+        taps.push(part.taps);
+        states.push(&mut *part.state);
     }
     let mut outputs = Vec::new();
     if !parts.is_empty() {
@@ -223,7 +218,8 @@ fn run_batch(
         let mut step = Step { ops, experts, clock, parts, states, pool, taps: taps_kept };
         let mark = step.ops.mark();
         let outcome = admitted(model, &mut step, &rows, &wanted, &taps);
-        // Also after a failure: the next step needs the whole arena.
+        // Also after a failure: the next step needs the whole arena, and no op of this one.
+        step.ops.discard();
         step.ops.release(mark);
         step.clock.stop();
         outputs = outcome?;

@@ -60,6 +60,11 @@ impl Ops {
         self.used = mark.0;
     }
 
+    /// Forgets ops that are recorded and not submitted: those of a step that was given up.
+    pub fn discard(&mut self) {
+        self.steps.clear();
+    }
+
     /// Room for `rows` rows of `cols` numbers.
     pub fn scratch(&mut self, rows: u32, cols: u32) -> Tensor {
         let tensor = Tensor::new(self.arena, self.used, rows, cols);
