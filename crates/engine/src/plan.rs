@@ -6,7 +6,7 @@ use models::{
     Clock, Dense, Experts, Family, Input, LOAD_CHUNK_BYTES, LoadError, LoadOptions, Logits, Model, Part,
     StatePool, Tally,
 };
-use ops::{DeviceError, Ids, LATENT_BLOCK, Ops, Rehearsal, Tensor};
+use ops::{DeviceError, Ids, LATENT_BLOCK, Ops, Tensor};
 use std::fmt;
 use store::{Catalog, Checkpoint};
 
@@ -314,7 +314,7 @@ impl Sizes {
 
 /// Runs one full step on a device that computes nothing; the numbers its arena held.
 fn rehearse(model: &dyn Model, family: &Family, request: &Request) -> Result<u64, PlanError> {
-    let mut ops = Ops::new(Box::new(Rehearsal::default()), u64::MAX / 8)?;
+    let mut ops = Ops::rehearsal();
     let chunk = request.chunk;
     let mut pool = StatePool::new(ops.device(), model.state_layout().clone(), [0; 32], chunk, chunk)?;
     let mut state = pool.create(ops.device())?;

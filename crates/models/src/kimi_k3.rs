@@ -135,6 +135,8 @@ impl Layer {
         step.tap(index, Place::AttentionOutput, attended)?;
         // At a snapshot the sum starts again from the attention's output.
         let running = if snapshot { attended } else { step.ops.add(attended, entering) };
+        // What was only recorded would be computed, and counted, under the next section.
+        step.ops.submit()?;
 
         step.clock.enter(Section::Moe);
         let mixed = self.mlp_mix.forward(step.ops, snapshots, running);

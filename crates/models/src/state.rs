@@ -178,7 +178,9 @@ impl StatePool {
         let mut pools = Vec::new();
         for field in &layout.latent {
             let (rows, cols) = (blocks * LATENT_BLOCK, field.latent + field.rope);
-            let buffer = device.allocate(u64::from(rows) * u64::from(cols) * 4, &field.name)?;
+            let bytes = u64::from(rows) * u64::from(cols) * 4;
+            let buffer = device.allocate(bytes, &field.name)?;
+            ops::clear(device, buffer, 0..bytes)?;
             pools.push(Tensor::new(buffer, 0, rows, cols));
         }
         let free = (0..blocks).rev().collect();
@@ -235,11 +237,7 @@ impl StatePool {
         // Until all of it is done it is no state.
         state.health = Health::NeedsRebuild;
         self.drop_blocks(device, state, 0)?;
-        let (bytes, zeros) = (self.layout.fixed_bytes(), vec![0; CLEAR_BYTES]);
-        for start in (0..bytes).step_by(CLEAR_BYTES) {
-            let count = (bytes - start).min(CLEAR_BYTES as u64);
-            device.write(state.fixed, start, &zeros[..count as usize])?;
-        }
+        ops::clear(device, state.fixed, 0..self.layout.fixed_bytes())?;
         state.position = 0;
         state.health = Health::Ready;
         Ok(())
@@ -346,7 +344,7 @@ impl StatePool {
         to: u32,
     ) -> Result<(), DeviceError> {
         for (pool, run) in self.runs(state, from, to) {
-            device.write(pool.buffer, run.start, &vec![0; (run.end - run.start) as usize])?;
+            ops::clear(device, pool.buffer, run)?;
         }
         Ok(())
     }
@@ -542,9 +540,6 @@ impl StatePool {
         Ok(position)
     }
 }
-
-/// Zeros that are written at a time.
-const CLEAR_BYTES: usize = 1 << 20;
 
 const SNAPSHOT_MAGIC: &[u8; 8] = b"COLIBRIS";
 const SNAPSHOT_VERSION: u32 = 1;

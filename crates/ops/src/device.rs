@@ -2,6 +2,7 @@
 use crate::op::Op;
 use crate::tensor::Buffer;
 use memory::Slab;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -162,4 +163,23 @@ pub trait Device: Send {
     /// # Errors
     /// The failure of the work before it.
     fn take(&mut self, ticket: Ticket, into: &mut [u8]) -> Result<(), DeviceError>;
+}
+
+/// Zeros that are written at a time.
+const CLEAR_BYTES: u64 = 1 << 20;
+
+/// Zeros into `range` of a buffer. Also makes memory that the system gives only at its first use be there from now on,
+/// so that a plan that fits at the start fits to the end.
+///
+/// # Errors
+/// What [`Device::write`] gives.
+pub fn clear(device: &mut dyn Device, buffer: Buffer, range: Range<u64>) -> Result<(), DeviceError> {
+    let zeros = vec![0; CLEAR_BYTES.min(range.end - range.start) as usize];
+    let mut start = range.start;
+    while start < range.end {
+        let count = CLEAR_BYTES.min(range.end - start);
+        device.write(buffer, start, &zeros[..count as usize])?;
+        start += count;
+    }
+    Ok(())
 }

@@ -3,6 +3,7 @@
 //! A model records typed [`Op`] values with [`Ops`]; a [`Device`] runs them. The scalar [`Oracle`] is each op's
 //! definition; [`Checked`] compares any other device with it, op by op, and [`Traced`] times one. The crate knows no
 //! model, no file and no tokenizer.
+pub mod cases;
 pub mod checked;
 pub mod device;
 pub mod lanes;
@@ -16,7 +17,7 @@ mod tensor;
 pub mod traced;
 
 pub use checked::{Allowed, Checked};
-pub use device::{Device, DeviceError, MemoryInfo, Submission, Ticket};
+pub use device::{Device, DeviceError, MemoryInfo, Submission, Ticket, clear};
 pub use op::{Activation, DecayFormula, Kind, Op, Operand, Operands, Routing};
 pub use ops::{Expert, Mark, Ops, Pending};
 pub use oracle::{Oracle, with_fma};

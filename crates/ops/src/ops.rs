@@ -3,8 +3,9 @@
 //!
 //! A wrong shape is a fault of the program, not of its input (checkpoints and requests are checked where they
 //! enter), so it panics with the shapes named.
-use crate::device::{Device, DeviceError, Submission, Ticket};
+use crate::device::{Device, DeviceError, Submission, Ticket, clear};
 use crate::op::{Activation, DecayFormula, Op, Routing};
+use crate::rehearsal::Rehearsal;
 use crate::tensor::{
     Activations, Buffer, ExpertMatrices, Ids, LATENT_BLOCK, LatentCache, Matrix, Packing, Tensor,
 };
@@ -34,7 +35,16 @@ impl Ops {
     /// [`DeviceError::OutOfMemory`].
     pub fn new(mut device: Box<dyn Device>, capacity: u64) -> Result<Self, DeviceError> {
         let arena = device.allocate(capacity * 4, "intermediate results")?;
+        clear(&mut *device, arena, 0..capacity * 4)?;
         Ok(Ops { device, arena, capacity, used: 0, peak: 0, steps: Vec::new(), submissions: 0 })
+    }
+
+    /// A recorder on a device that computes nothing, with room for whatever comes; see [`Rehearsal`].
+    #[must_use]
+    pub fn rehearsal() -> Self {
+        let device = Box::new(Rehearsal::default());
+        let capacity = u64::MAX / 8;
+        Ops { device, arena: Buffer(u32::MAX), capacity, used: 0, peak: 0, steps: Vec::new(), submissions: 0 }
     }
 
     /// The device, for loading and for reading state.
