@@ -54,7 +54,7 @@ pub struct FaultyReader {
     faults: Vec<Fault>,
     ends: Vec<(u32, u64)>,
     gate: Arc<Gate>,
-    calls: AtomicU64,
+    calls: Mutex<Vec<(u32, u64)>>,
     interrupted: AtomicU64,
     bytes: AtomicU64,
 }
@@ -72,7 +72,7 @@ impl FaultyReader {
             faults: Vec::new(),
             ends: Vec::new(),
             gate: Arc::default(),
-            calls: AtomicU64::new(0),
+            calls: Mutex::default(),
             interrupted: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
         }
@@ -128,10 +128,17 @@ impl FaultyReader {
         Self { gate, ..self }
     }
 
-    /// Calls so far.
+    /// File and offset of every call that passed the gate, in order.
     #[must_use]
-    pub fn calls(&self) -> u64 {
-        self.calls.load(Ordering::SeqCst)
+    pub fn calls(&self) -> Vec<(u32, u64)> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Notes a call and returns its number.
+    fn note(&self, file: u32, offset: u64) -> u64 {
+        let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        calls.push((file, offset));
+        calls.len() as u64
     }
 
     /// Calls that were interrupted.
@@ -169,7 +176,7 @@ impl FaultyReader {
 impl Reader for FaultyReader {
     fn read_at(&self, file: u32, offset: u64, into: &mut [u8]) -> io::Result<usize> {
         self.gate.pass();
-        let call = self.calls.fetch_add(1, Ordering::SeqCst);
+        let call = self.note(file, offset);
         let mut random = Random(self.seed ^ call.wrapping_mul(0x2545_F491_4F6C_DD1D));
         if !self.delay_max.is_zero() {
             std::thread::sleep(self.delay_max.mul_f64(random.below(1 << 20) as f64 / f64::from(1 << 20)));

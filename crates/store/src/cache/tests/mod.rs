@@ -53,6 +53,11 @@ fn start(id: ExpertId) -> u64 {
     FILE_START + u64::from((EXPERTS - id.expert) % EXPERTS) * PAYLOAD_BYTES
 }
 
+/// The calls that read these experts one after the other.
+fn places(ids: &[ExpertId]) -> Vec<(u32, u64)> {
+    ids.iter().map(|id| (file(*id), start(*id))).collect()
+}
+
 fn span(id: ExpertId) -> std::ops::Range<u64> {
     start(id)..start(id) + PAYLOAD_BYTES
 }
