@@ -1,4 +1,6 @@
 //! One file for each command.
+pub(crate) mod golden;
 pub(crate) mod logits;
 pub(crate) mod run;
 pub(crate) mod trace;
+pub(crate) mod verify;

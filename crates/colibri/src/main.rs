@@ -2,8 +2,10 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program speaks on its standard streams")]
 mod args;
 mod commands;
+mod comparison;
 mod embedded;
 mod errors;
+mod golden_file;
 mod interrupt;
 mod load;
 mod progress;
@@ -37,6 +39,7 @@ fn execute(command: &Command) -> Result<ExitCode, Failure> {
         Command::Run(args) => commands::run::run(args),
         Command::Logits(args) => commands::logits::run(args),
         Command::Trace(args) => commands::trace::run(args),
+        Command::Verify(args) => commands::verify::run(args),
         _ => Err(Failure::Usage("this command is not built yet".into())),
     }
 }

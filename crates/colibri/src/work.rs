@@ -34,6 +34,7 @@ impl<'a> Planned<'a> {
         decoding: Option<Decoding>,
     ) -> Result<Self, Failure> {
         let plan = load::plan(model, request, tokens)?;
+        refuse_idle(args, &plan)?;
         let settings = Settings::new(model, args, &plan, decoding);
         report::announce(&settings, &plan, model);
         Ok(Planned { model, args, plan, settings })
@@ -53,6 +54,18 @@ impl<'a> Planned<'a> {
         report::loaded(load_time);
         let before = engine.cache_statistics();
         Ok(Work { engine, session, settings: self.settings, cancel, load_time, before })
+    }
+}
+
+/// Refuses settings of experts where no layer has any.
+fn refuse_idle(args: &EngineArgs, plan: &Plan) -> Result<(), Failure> {
+    let given =
+        [("--expert-cache", args.expert_cache.is_some()), ("--expert-top-p", args.expert_top_p < 1.0)];
+    match given.iter().find(|(_, given)| *given && plan.slab.is_none()) {
+        None => Ok(()),
+        Some((flag, _)) => Err(Failure::Usage(format!(
+            "{flag} has no effect: none of the layers in use has routed experts; leave it away or use more layers"
+        ))),
     }
 }
 
