@@ -1,9 +1,10 @@
 //! How weights are stored and what their bytes mean: f32, bf16, int8, int4 and the checkpoint's MXFP4. The layouts
 //! in tables, and the measurements behind them, are in docs/packing.md.
 //!
-//! The packed kinds share one geometry (docs/numerics.md, section 2): groups of 32 columns with one exponent, small integer
-//! codes, `weight = code * 2^exponent`; a group's products are summed as integers. Even and odd columns lie apart or in
-//! the two nibbles of a byte, so that activations are split into the same two planes for every packing.
+//! The packed kinds share one geometry (docs/numerics.md, section 2): groups of 32 columns with one exponent, integer
+//! codes, `weight = code * 2^exponent`; a group's products are summed as integers. int8 and int4 store a code in two
+//! factors: a small number for each column and a multiplier in the scale. Even and odd columns lie apart or in the
+//! two nibbles of a byte, so that activations are split into the same two planes for every packing.
 //!
 //! This module knows no device, no file and no tensor name.
 
@@ -23,6 +24,9 @@ use rayon::prelude::*;
 
 /// Columns that share a scale.
 pub const GROUP: usize = 32;
+/// Largest size of a code: 32 * 4128 * 16256 < 2^31, so that the sum of a group is exact in an i32, and
+/// 32 * 4128 * 127 < 2^24, so that the sums of the two bytes of an `int15` activation are exact in an f32.
+pub const CODE_MAX: i32 = 4128;
 
 /// Sizes of a stored matrix: all rows of codes, then all rows of scales.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +67,7 @@ pub fn layout(packing: Packing, rows: u32, cols: u32) -> Layout {
 #[error(
     "the weight {value} in row {row}, column {column} cannot be packed: {}",
     if value.is_finite() {
-        "int4 holds weights up to 16256 in size; load the dense matrices as int8 or bf16"
+        "int8 holds sizes up to 952.5, int4 up to 24384; load the dense matrices as bf16"
     } else {
         "weights must be finite; the checkpoint is damaged"
     }
@@ -81,7 +85,7 @@ pub struct PackError {
 /// shared out among rayon's threads; the bytes do not depend on how.
 ///
 /// # Errors
-/// The first weight in row order that is not finite, or is too large for int4.
+/// The first weight in row order that is not finite, or is too large for the packing.
 ///
 /// # Panics
 /// For other packings (nothing is ever encoded to MXFP4, and floats are stored as they come), and if `weights` is not
@@ -143,16 +147,18 @@ fn floor_log2(x: f32) -> i32 {
     ((f64::from(x).to_bits() >> 52) as i32) - 1023
 }
 
-/// The smallest e >= `least` with `largest <= 127 * 2^e`; `least` for 0. `least` is at least -133, the result at
-/// most 122.
-fn unit_exponent(largest: f32, least: i32) -> i32 {
+/// The smallest e >= `least` with `largest <= 127 * units * 2^e`, for 8 to 31 units; `least` for 0.
+fn group_exponent(largest: f32, units: i32, least: i32) -> i32 {
     if largest == 0.0 {
         return least;
     }
-    // With this e the quotient lies in [64, 128); a smaller e is out of the question.
-    let e = floor_log2(largest) - 6;
-    let fits = f64::from(largest) <= 127.0 * exp2(e);
-    (if fits { e } else { e + 1 }).max(least)
+    // 127 * units lies between 2^9 and 2^12, so the first e is too small or the one, and at most three steps up follow.
+    let fits = |e: i32| f64::from(largest) <= f64::from(127 * units) * exp2(e);
+    let mut e = floor_log2(largest) - 11;
+    while !fits(e) {
+        e += 1;
+    }
+    e.max(least)
 }
 
 /// 2^e as an f64, for e in -1022..=1023.
@@ -166,4 +172,11 @@ fn largest_magnitude(values: &[f32]) -> f32 {
     f32::from_bits(
         values.iter().fold(0, |largest, value| value.abs().to_bits().cast_signed().max(largest)) as u32
     )
+}
+
+/// The first weight that is not finite or is larger than `limit`.
+fn first_beyond(weights: &[f32], limit: f32) -> Option<usize> {
+    // A NaN is not within the limit either.
+    let holds = |weight: &f32| weight.abs() <= limit;
+    weights.iter().position(|weight| !holds(weight))
 }

@@ -18,7 +18,7 @@ pub enum WeightRow {
     Floats(Vec<f32>),
     /// `weight = code * 2^exponent`.
     Codes {
-        /// One a column, in the order of the columns.
+        /// One a column, in the order of the columns; at most [`super::CODE_MAX`] in size.
         codes: Vec<i16>,
         /// One for every group of 32 columns.
         exponents: Vec<i32>,
@@ -38,8 +38,8 @@ impl WeightRow {
         match packing {
             Packing::F32 | Packing::Bf16 => WeightRow::Floats(decode_floats(packing, codes)),
             Packing::Int8 => WeightRow::Codes {
-                codes: int8_codes(codes, scales, cols),
-                exponents: wide_scales(scales).map(int8::exponent).collect(),
+                codes: (0..cols).map(|c| int8_code(c, cols, codes, scales)).collect(),
+                exponents: scales.iter().map(|scale| int8::exponent(*scale)).collect(),
             },
             Packing::Int4 => WeightRow::Codes {
                 codes: wide_scales(scales).zip(codes.as_chunks().0).flat_map(int4_codes).collect(),
@@ -124,15 +124,15 @@ fn nibbles(codes: &[u8]) -> impl Iterator<Item = usize> {
     codes.iter().flat_map(|byte| [usize::from(byte & 15), usize::from(byte >> 4)])
 }
 
-/// The codes of an int8 row in the order of its columns, shifted to the left as a product wants them.
-fn int8_codes(codes: &[u8], scales: &[u8], cols: usize) -> Vec<i16> {
-    let shifts: Vec<_> = wide_scales(scales).map(int8::left_shifts).collect();
-    let code = |c: usize| i16::from(codes[int8::position(c, cols)].cast_signed());
-    (0..cols).map(|c| code(c) << shifts[c / GROUP][c % GROUP / int8::OCTET]).collect()
+/// The code of one int8 column: number times multiplier.
+fn int8_code(c: usize, cols: usize, numbers: &[u8], scales: &[u8]) -> i16 {
+    let number = numbers[int8::position(c, cols)].cast_signed();
+    i16::from(number) * int8::multiplier(scales[c / GROUP]) as i16
 }
 
-/// The codes of one int4 group in the order of its columns.
+/// The codes of one int4 group in the order of its columns: number times multiplier.
 fn int4_codes((scale, codes): (u16, &[u8; GROUP / 2])) -> impl Iterator<Item = i16> {
-    let tables = int4::tables(scale).map(int4::codes);
-    nibbles(codes).enumerate().map(move |(c, nibble)| tables[c % 2][nibble].into())
+    let multipliers = int4::multipliers(scale).map(|multiplier| multiplier as i16);
+    let code = move |(c, nibble): (usize, usize)| i16::from(int4::NUMBERS[nibble]) * multipliers[c % 2];
+    nibbles(codes).enumerate().map(code)
 }
