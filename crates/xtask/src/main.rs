@@ -9,6 +9,9 @@
 mod bench_model;
 mod ci;
 mod cross;
+mod debian;
+mod full;
+mod generated;
 mod project;
 mod steps;
 mod tidy;
@@ -26,12 +29,16 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Recipe {
-    /// The core tier: fmt, clippy, build, tests, docs, tidy, the README's command. Needs Rust and git only
+    /// The core tier: fmt, tidy, clippy, build, tests, docs, the README's command. Needs Rust and git only
     Ci,
-    /// `ci`, then long mutation tests, `cross`, `cargo deny` and a run on a generated checkpoint
+    /// `ci`, then long mutation tests, `cross`, `generated` and cargo-deny's checks that need no network
     Full,
     /// Type-check the workspace for macOS (arm64) and Windows from Linux
     Cross,
+    /// Run the engine on a generated checkpoint: same ids with every cache, memory as planned
+    Generated,
+    /// Ask for known faults in what we depend on. Needs cargo-deny and a network
+    Advisories,
     /// Write a checkpoint of random weights in Kimi K3's format, for measurements of speed
     BenchModel(bench_model::Arguments),
     /// Check what no compiler checks: sizes, crate edges, unsafe, words that do not belong
@@ -41,9 +48,11 @@ enum Recipe {
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().recipe {
         None => list(),
-        Some(Recipe::Ci) => return ci::run(&ci::core_tier()),
-        Some(Recipe::Full) => return ci::run(&ci::full_tier()),
+        Some(Recipe::Ci) => return ci::run(&ci::steps()),
+        Some(Recipe::Full) => return ci::run(&full::steps()),
         Some(Recipe::Cross) => cross::run(),
+        Some(Recipe::Generated) => generated::run(),
+        Some(Recipe::Advisories) => full::advisories(),
         Some(Recipe::BenchModel(arguments)) => bench_model::run(&arguments),
         Some(Recipe::Tidy) => tidy::run(),
     };

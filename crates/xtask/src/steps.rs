@@ -39,24 +39,28 @@ impl Tally {
     }
 }
 
-/// Runs the steps in order and stops at the first that fails.
+/// Runs the steps in order, stops at the first that fails, and lists how long each took.
 ///
 /// # Errors
 /// The failed step's error, under the step's name.
 pub(crate) fn run(steps: &[Step], tally: &mut Tally) -> Result<()> {
+    let start = Instant::now();
     let mut times = Vec::with_capacity(steps.len());
-    for step in steps {
+    let outcome = steps.iter().try_for_each(|step| {
         println!("==> {}", step.name);
         let start = Instant::now();
-        (step.action)(tally).with_context(|| format!("step '{}'", step.name))?;
+        let outcome = (step.action)(tally);
         let seconds = start.elapsed().as_secs_f64();
-        println!("<== {}: ok, {seconds:.1} s\n", step.name);
+        let verdict = if outcome.is_ok() { "ok" } else { "failed" };
+        println!("<== {}: {verdict}, {seconds:.1} s\n", step.name);
         times.push((step.name, seconds));
-    }
+        outcome.with_context(|| format!("step '{}'", step.name))
+    });
     for (name, seconds) in times {
         println!("{seconds:8.1} s  {name}");
     }
-    Ok(())
+    println!("{:8.1} s  total", start.elapsed().as_secs_f64());
+    outcome
 }
 
 /// Runs a command with its output on the terminal.
@@ -97,6 +101,24 @@ pub(crate) fn execute_lines(command: &mut Command, mut each: impl FnMut(&str)) -
         bail!("`{shown}` failed ({status}); its messages are above");
     }
     Ok(())
+}
+
+/// What a command prints on standard output.
+///
+/// # Errors
+/// When it cannot be started or fails; the message names the command and what it wrote on standard error.
+pub(crate) fn output(command: &mut Command) -> Result<String> {
+    let shown = show(command);
+    let output = command.output().with_context(|| format!("cannot start `{shown}`"))?;
+    if !output.status.success() {
+        bail!("`{shown}` failed ({}): {}", output.status, String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Whether a program can be started here.
+pub(crate) fn is_installed(program: &str) -> bool {
+    Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success())
 }
 
 /// The command as a person would type it.

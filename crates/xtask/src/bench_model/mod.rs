@@ -47,20 +47,6 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
-    /// The small preset as it is.
-    pub(crate) fn small(out: PathBuf) -> Arguments {
-        Arguments {
-            preset: Preset::Small,
-            out,
-            layers: None,
-            experts: None,
-            topk: None,
-            vocab: 4096,
-            skew: 0.0,
-            seed: 1,
-        }
-    }
-
     /// The preset with the changes asked for.
     ///
     /// # Errors
@@ -231,7 +217,16 @@ mod tests {
 
     /// A very small model: about 70 MB.
     fn arguments(out: PathBuf) -> Arguments {
-        Arguments { layers: Some(4), experts: Some(8), topk: Some(2), vocab: 600, ..Arguments::small(out) }
+        Arguments {
+            preset: Preset::Small,
+            out,
+            layers: Some(4),
+            experts: Some(8),
+            topk: Some(2),
+            vocab: 600,
+            skew: 0.0,
+            seed: 1,
+        }
     }
 
     fn json_of(path: &Path) -> Value {

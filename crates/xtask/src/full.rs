@@ -1,0 +1,98 @@
+//! `cargo xtask full`: the core tier and what takes longer or needs a tool besides Rust and git, which is then named.
+//! Knows what is run and in which order; `steps` runs it.
+
+use crate::ci::{self, cargo};
+use crate::steps::{Step, Tally, execute, execute_lines, is_installed};
+use crate::{cross, project};
+use anyhow::{Context, Result, bail};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// The word in the names of tests that mutate sound input, which run for a long time here.
+const MUTATION_TESTS: &str = "damaged";
+/// The variable that tells a mutation test how long to run, besides its fixed number of rounds.
+const FUZZ_VARIABLE: &str = "COLIBRI_FUZZ_SECONDS";
+/// How long each of them runs.
+const FUZZ_SECONDS: u64 = 120;
+
+/// Test targets that kill processes or load the machine: the package, and the target's name. In the package's
+/// Cargo.toml such a target has `test = false`, so that `cargo test` leaves it out. None exists so far.
+const LONG_TESTS: [(&str, &str); 0] = [];
+
+/// The steps of `cargo xtask full`.
+pub(crate) fn steps() -> Vec<Step> {
+    let mut steps = ci::steps();
+    steps.extend([
+        Step { name: "fuzz", action: |_| fuzz() },
+        Step { name: "long tests", action: long_tests },
+        Step { name: "cross", action: |_| cross::run() },
+        Step { name: "generated", action: |_| generated() },
+        Step { name: "deny", action: |_| deny(&["bans", "licenses", "sources"]) },
+    ]);
+    steps
+}
+
+/// `cargo xtask advisories`: known faults in what we depend on. It is not part of `full`, because cargo-deny fetches
+/// its list of them from the network.
+///
+/// # Errors
+/// When there is one, or cargo-deny is missing.
+pub(crate) fn advisories() -> Result<()> {
+    deny(&["advisories"])
+}
+
+/// The seeded mutation tests for a long time. Their number was counted by the core tier already.
+fn fuzz() -> Result<()> {
+    let start = Instant::now();
+    let seconds = FUZZ_SECONDS.to_string();
+    cargo(&["test", "--workspace", "--locked", "--tests", MUTATION_TESTS], &[(FUZZ_VARIABLE, &seconds)])?;
+    if start.elapsed() < Duration::from_secs(FUZZ_SECONDS) {
+        bail!(
+            "the mutation tests ended before the {FUZZ_SECONDS} s of {FUZZ_VARIABLE}: expected tests with \
+             `{MUTATION_TESTS}` in their name that read it"
+        );
+    }
+    Ok(())
+}
+
+/// What [`LONG_TESTS`] lists.
+fn long_tests(tally: &mut Tally) -> Result<()> {
+    for (package, target) in LONG_TESTS {
+        let mut command = project::cargo()?;
+        command.args(["test", "--locked", "--package", package, "--test", target]);
+        execute_lines(&mut command, |line| tally.add_line(line))?;
+    }
+    println!("{} test targets", LONG_TESTS.len());
+    Ok(())
+}
+
+/// The recipe of that name, as a process of its own: what it measures of its children begins with its own size.
+fn generated() -> Result<()> {
+    let program = std::env::current_exe().context("the program that runs")?;
+    execute(Command::new(program).arg("generated"))
+}
+
+/// Checks of cargo-deny. A check that cannot run is no check passed.
+fn deny(checks: &[&str]) -> Result<()> {
+    if !is_installed("cargo-deny") {
+        bail!("cargo-deny is needed and was not found: install it with `cargo install cargo-deny --locked`");
+    }
+    cargo(&[&["deny", "check"], checks].concat(), &[])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn full_begins_with_the_core_tier() {
+        let names = |steps: Vec<Step>| steps.iter().map(|step| step.name).collect::<Vec<_>>();
+        let (core, full) = (names(ci::steps()), names(steps()));
+        assert_eq!(core, full[..core.len()]);
+    }
+
+    #[test]
+    fn a_missing_program_is_noticed() {
+        assert!(is_installed("cargo") && !is_installed("no-such-tool-anywhere"));
+    }
+}
