@@ -14,6 +14,8 @@ mod oracle;
 pub mod packing;
 mod rehearsal;
 mod tensor;
+#[cfg(feature = "testing")]
+pub mod testing;
 pub mod traced;
 
 pub use checked::{Allowed, Checked};

@@ -1,4 +1,10 @@
 //! Attention over the latent cache, in blocks of 64 absolute positions with a running softmax.
+
+#![expect(
+    clippy::inline_always,
+    reason = "without inlining into a function that enables fma, mul_add becomes a library call per element"
+)]
+
 use super::Split;
 use super::memory::Memory;
 use crate::lanes::{Lanes, sum};

@@ -1,4 +1,10 @@
 //! Kimi Delta Attention: the short convolution, the decay gate and the delta rule, token by token.
+
+#![expect(
+    clippy::inline_always,
+    reason = "without inlining into a function that enables fma, mul_add becomes a library call per element"
+)]
+
 use super::Split;
 use super::memory::Memory;
 use crate::lanes::LANES;
@@ -18,9 +24,8 @@ pub(super) fn short_conv(
     let (x, taps) = (memory.load(x), memory.load(taps));
     let mut result = vec![0.0; x.len()];
     memory.update(window, |_, window| {
-        let input = |window: &[f32], t: usize, c: usize, back: usize| match t >= back {
-            true => x[(t - back) * channels + c],
-            false => window[c * past + past + t - back],
+        let input = |window: &[f32], t: usize, c: usize, back: usize| {
+            if t >= back { x[(t - back) * channels + c] } else { window[c * past + past + t - back] }
         };
         split.rows(&mut result, channels, (x.len() * width) as u64, |t, y| {
             for (c, y) in y.iter_mut().enumerate() {

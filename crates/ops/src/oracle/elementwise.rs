@@ -1,4 +1,10 @@
 //! Ops that treat every number, or every row, by itself.
+
+#![expect(
+    clippy::inline_always,
+    reason = "without inlining into a function that enables fma, mul_add becomes a library call per element"
+)]
+
 use super::Split;
 use super::memory::Memory;
 use crate::math::{sigmoid, tanh};
@@ -32,7 +38,7 @@ pub(super) fn glu(
     let (gate, up) = (memory.load(gate), memory.load(up));
     let mut result = vec![0.0; gate.len()];
     split.rows(&mut result, 1, gate.len() as u64 * 3 * FUNCTION, |i, y| {
-        y[0] = activation.apply(gate[i], up[i])
+        y[0] = activation.apply(gate[i], up[i]);
     });
     memory.store(out, &result);
 }

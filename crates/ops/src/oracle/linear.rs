@@ -95,7 +95,7 @@ pub(super) fn head_mat_mul(
     let row_bytes = weight.layout().code_row_bytes as usize;
     // A weight row is decoded once for all tokens: [heads * outputs, tokens].
     let mut by_row = vec![0.0; weight.rows as usize * tokens];
-    split.rows(&mut by_row, tokens, weight.rows as u64 * tokens as u64 * cols as u64, |r, y| {
+    split.rows(&mut by_row, tokens, u64::from(weight.rows) * tokens as u64 * cols as u64, |r, y| {
         let row = crate::packing::decode_floats(weight.packing, &bytes.codes[r * row_bytes..][..row_bytes]);
         for (t, y) in y.iter_mut().enumerate() {
             *y = dot(&row, &values[(t * heads + r / outputs) * cols..][..cols]);

@@ -1,4 +1,10 @@
 //! Norms, and the attention residual, whose scores are of normed rows.
+
+#![expect(
+    clippy::inline_always,
+    reason = "without inlining into a function that enables fma, mul_add becomes a library call per element"
+)]
+
 use super::Split;
 use super::memory::Memory;
 use crate::lanes::{dot, sum};
@@ -56,9 +62,12 @@ pub(super) fn residual_mix(
     let (width, rows) = (running.cols as usize, running.rows as usize);
     let kept = memory.load(snapshots.rows_at(0, count * running.rows));
     let (running, weight) = (memory.load(running), memory.load(weight));
-    let entry = |i: usize, t: usize| match i < count as usize {
-        true => &kept[(i * rows + t) * width..][..width],
-        false => &running[t * width..][..width],
+    let entry = |i: usize, t: usize| {
+        if i < count as usize {
+            &kept[(i * rows + t) * width..][..width]
+        } else {
+            &running[t * width..][..width]
+        }
     };
     let entries = count as usize + 1;
     let mut result = vec![0.0; running.len()];

@@ -45,9 +45,13 @@ fn route_row(logits: &[f32], bias: Option<&[f32]>, ranks: usize, routing: Routin
     let mut shares: Vec<f32> = order.iter().map(|&e| scores[e as usize]).collect();
     if routing.renormalize {
         let total = sum(&shares) + 1e-20;
-        shares.iter_mut().for_each(|s| *s /= total);
+        for share in &mut shares {
+            *share /= total;
+        }
     }
-    shares.iter_mut().for_each(|s| *s *= routing.scale);
+    for share in &mut shares {
+        *share *= routing.scale;
+    }
     drop_tail(&mut order, &mut shares, routing.keep);
     (order, shares)
 }

@@ -1,0 +1,4 @@
+//! The tests of crate `ops` that use its public face only: conformance, test devices, references, invariances.
+
+mod conformance;
+mod devices;
