@@ -1,7 +1,8 @@
 //! Damaged files: each kind of damage has its error, and no damage at all makes a panic or a tokenizer that
-//! loses text.
+//! loses text. With `COLIBRI_FUZZ_SECONDS` the tests on mutated files go on for that long.
 
 use crate::support::{bytes, encode};
+use std::time::{Duration, Instant};
 use text::{Segment, TextError, Tiktoken, Tokenizer};
 
 /// The message of a file that must be refused.
@@ -208,18 +209,28 @@ fn check_damaged(file: &str, model: &[u8], config: &[u8]) -> bool {
     }
 }
 
+/// The rounds of a test: the first `count`, and more of them until `COLIBRI_FUZZ_SECONDS` are over, if it is set.
+fn rounds(count: usize) -> impl Iterator<Item = usize> {
+    let seconds = std::env::var("COLIBRI_FUZZ_SECONDS").map_or(0, |text| {
+        text.parse()
+            .unwrap_or_else(|_| panic!("COLIBRI_FUZZ_SECONDS: expected whole seconds, found {text:?}"))
+    });
+    let end = Instant::now() + Duration::from_secs(seconds);
+    (0..).take_while(move |&round| round < count || Instant::now() < end)
+}
+
 #[test]
 fn mutated_models_never_panic() {
-    const ROUNDS: usize = 3000;
     let (model, config) = (bytes("vectors/tiny.tiktoken"), config("\"512\": {\"content\": \"[BOS]\"}"));
     let mut numbers = Numbers(1);
-    let mut accepted = 0;
-    for _ in 0..ROUNDS {
+    let (mut tried, mut accepted) = (0, 0);
+    for _ in rounds(3000) {
         let mut damaged = model.clone();
         damage(&mut damaged, &mut numbers);
+        tried += 1;
         accepted += usize::from(check_damaged("tiktoken.model", &damaged, config.as_bytes()));
     }
-    assert!(accepted < ROUNDS / 2, "{accepted} of {ROUNDS} damaged files went unnoticed");
+    assert!(accepted < tried / 2, "{accepted} of {tried} damaged files went unnoticed");
 }
 
 #[test]
@@ -231,11 +242,12 @@ fn mutated_configs_never_panic() {
         .fold(config, |config, id| config.replace(&format!("\"{id}\""), &format!("\"{}\"", id - 3328)));
     assert!(check_damaged("tokenizer_config.json", &model, config.as_bytes()), "the undamaged one is read");
     let mut numbers = Numbers(2);
-    let mut accepted = 0;
-    for _ in 0..1500 {
+    let (mut tried, mut accepted) = (0, 0);
+    for _ in rounds(1500) {
         let mut damaged = config.clone().into_bytes();
         damage(&mut damaged, &mut numbers);
+        tried += 1;
         accepted += usize::from(check_damaged("tokenizer_config.json", &model, &damaged));
     }
-    assert!((1..1500).contains(&accepted), "{accepted} of 1500: both outcomes must occur");
+    assert!((1..tried).contains(&accepted), "{accepted} of {tried}: both outcomes must occur");
 }
