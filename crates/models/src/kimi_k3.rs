@@ -3,6 +3,7 @@
 //!
 //! Reads in the order in which data flows: what a token goes through is what [`KimiK3::layers`] says.
 mod config;
+pub mod names;
 
 use crate::batch::PartError;
 use crate::clock::Section;

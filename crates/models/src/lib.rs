@@ -108,16 +108,12 @@ pub enum LoadError {
     #[error(transparent)]
     Device(#[from] DeviceError),
     /// A weight that cannot be packed.
-    #[error(
-        "{tensor}, row {row}, column {column}: the weight is not finite; the file is damaged or not a K3 checkpoint"
-    )]
-    NotFinite {
+    #[error("{tensor}: {reason}")]
+    Weight {
         /// The tensor's full name.
         tensor: String,
-        /// Its row.
-        row: u64,
-        /// Its column.
-        column: u64,
+        /// Which weight, and why.
+        reason: ops::packing::PackError,
     },
 }
 

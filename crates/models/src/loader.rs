@@ -193,12 +193,11 @@ impl<'a> Loader<'a> {
                 raw.resize((u64::from(count) * row_bytes) as usize, 0);
                 self.checkpoint.read_range(entry, u64::from(first) * row_bytes, &mut raw)?;
                 let values = widen(&raw, entry.dtype);
-                let full = |e: PackError| LoadError::NotFinite {
+                let refused = |e: PackError| LoadError::Weight {
                     tensor: format!("{}{name}", self.prefix),
-                    row: u64::from(first) + e.row as u64,
-                    column: e.column as u64,
+                    reason: PackError { row: e.row + first as usize, ..e },
                 };
-                let (codes, scales) = packing::encode(packing, &values, cols).map_err(full)?;
+                let (codes, scales) = packing::encode(packing, &values, cols).map_err(refused)?;
                 device.write(buffer, u64::from(first) * layout.code_row_bytes, &codes)?;
                 device.write(buffer, layout.scales + u64::from(first) * layout.scale_row_bytes, &scales)?;
             }
