@@ -71,7 +71,7 @@ impl Failure {
             Failure::Usage(_) => "usage",
             Failure::Config(_) => "config",
             Failure::Golden(_) => "golden",
-            Failure::Io { .. } => "io",
+            Failure::Io { .. } | Failure::Text(TextError::Unreadable { .. }) => "io",
             Failure::Store(error) => kind_of_store(error),
             Failure::Load(error) => kind_of_load(error),
             Failure::Plan(error) => match error {
@@ -83,7 +83,6 @@ impl Failure {
                 PlanError::DoesNotFit(_) => "memory",
             },
             Failure::Engine(error) => kind_of_engine(error),
-            Failure::Text(TextError::Unreadable { .. }) => "io",
             Failure::Text(_) => "tokenizer",
             Failure::Memory(error) => kind_of_memory(error),
             Failure::Device(error) => kind_of_device(error),
@@ -162,8 +161,9 @@ fn kind_of_load(error: &LoadError) -> &'static str {
     match error {
         LoadError::Config(_) => "config",
         LoadError::Store(error) => kind_of_store(error),
-        LoadError::Catalog(_) | LoadError::NotFinite { .. } => "checkpoint",
         LoadError::Device(error) => kind_of_device(error),
+        // A weight that cannot be, or experts that are not all there.
+        _ => "checkpoint",
     }
 }
 
