@@ -93,9 +93,9 @@ pub(crate) struct TraceArgs {
     /// [rows, hidden] that is named `hidden` or the only one
     #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt", "ids"])]
     pub(crate) inputs: Option<PathBuf>,
-    /// The file to write, a safetensors file with the tensors
-    /// `layerI.{attention_input,attention_output,mlp_input,mlp_output,hidden}` [position, hidden] in f32: inputs after
-    /// their norm, outputs before the addition; it is replaced if it exists and must not lie in a model's directory
+    /// The file to write, a safetensors file with the tensors `layerI.NAME` [position, hidden] in f32, where NAME is
+    /// `attention_input`, `attention_output`, `mlp_input`, `mlp_output` or `hidden`: inputs after their norm, outputs before the
+    /// addition; it is replaced if it exists and must not lie in a model's directory
     #[arg(long, value_name = "FILE")]
     pub(crate) out: PathBuf,
     /// Layers to write, such as 0,3, counted from 0 [default: all]; those past the last one are not loaded
@@ -120,7 +120,12 @@ pub(crate) struct VerifyArgs {
     /// Compare with the results in this directory: golden.json and a safetensors file for each of its prompts. The
     /// limits are relative L2 distances: 1e-5 on everything with --activations exact, where router picks and greedy
     /// ids must be equal too; 5e-4 on the logits with int15, positions with a router gap below 1e-4 left out
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["checked", "prompt", "ids", "layers"])]
+    #[arg(
+        long,
+        value_name = "DIR",
+        required_unless_present = "checked",
+        conflicts_with_all = ["checked", "prompt", "ids", "layers"]
+    )]
     pub(crate) golden: Option<PathBuf>,
     /// Compare every op of the chosen device with its definition, on a prompt of yours. The device `oracle` is the
     /// definition; it is compared with itself on another number of threads

@@ -40,6 +40,9 @@ pub(crate) fn prompts(directory: &Path) -> Result<Vec<Prompt>, Failure> {
     Ok(listing.prompts)
 }
 
+/// Numbers and shape of a tensor.
+pub(crate) type Shaped = (Vec<f32>, Vec<usize>);
+
 /// The tensors of one prompt.
 pub(crate) struct Tensors {
     path: PathBuf,
@@ -87,7 +90,7 @@ impl Tensors {
     }
 
     /// Numbers and shape of an f32 tensor, if it is there.
-    pub(crate) fn floats(&self, name: &str) -> Result<Option<(Vec<f32>, Vec<usize>)>, Failure> {
+    pub(crate) fn floats(&self, name: &str) -> Result<Option<Shaped>, Failure> {
         let view = self.view(name, &[Dtype::F32])?;
         Ok(view.map(|view| (floats(view.data()), view.shape().to_vec())))
     }

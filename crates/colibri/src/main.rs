@@ -3,11 +3,14 @@
 mod args;
 mod commands;
 mod comparison;
+mod deep;
 mod embedded;
 mod errors;
 mod golden_file;
 mod interrupt;
+mod inventory;
 mod load;
+mod partial;
 mod progress;
 mod report;
 mod sampling;
@@ -40,7 +43,7 @@ fn execute(command: &Command) -> Result<ExitCode, Failure> {
         Command::Logits(args) => commands::logits::run(args),
         Command::Trace(args) => commands::trace::run(args),
         Command::Verify(args) => commands::verify::run(args),
-        _ => Err(Failure::Usage("this command is not built yet".into())),
+        Command::Inspect(args) => commands::inspect::run(args),
     }
 }
 

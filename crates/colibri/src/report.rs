@@ -6,7 +6,7 @@ use crate::sampling::Decoding;
 use engine::{Engine, Plan, show_bytes};
 use memory::machine;
 use models::Section;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use serde_json::Value;
 use std::collections::HashMap;
 use std::io::{self, Write as _};
@@ -25,6 +25,7 @@ pub(crate) struct Settings {
     dense: &'static str,
     /// The first layers only; None: all.
     layers: Option<u32>,
+    #[serde(serialize_with = "decimal")]
     expert_top_p: f32,
     chunk: u32,
     context: u32,
@@ -33,6 +34,12 @@ pub(crate) struct Settings {
     threads: usize,
     #[serde(flatten)]
     decoding: Option<Decoding>,
+}
+
+/// An f32 with the digits that it was given in; as an f64 it would show digits that nobody wrote.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes fields by reference")]
+pub(crate) fn decimal<S: Serializer>(value: &f32, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(value.to_string().parse().unwrap_or_else(|_| f64::from(*value)))
 }
 
 impl Settings {

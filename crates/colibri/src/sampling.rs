@@ -1,7 +1,8 @@
-//! How tokens are chosen and what ends a text: flags first, then the model's generation_config.json, then neutral
-//! values. A flag that could change nothing is refused.
+//! How tokens are chosen and what ends a text: flags first, then the model's `generation_config.json`, then
+//! neutral values. A flag that could change nothing is refused.
 use crate::args::SamplingArgs;
 use crate::errors::Failure;
+use crate::report::decimal;
 use crate::values;
 use engine::Sampling;
 use models::kimi_k3::text_part;
@@ -16,9 +17,12 @@ use store::Checkpoint;
 pub(crate) struct Decoding {
     /// Tokens at most.
     pub(crate) max_tokens: u32,
+    #[serde(serialize_with = "decimal")]
     temperature: f32,
+    #[serde(serialize_with = "decimal")]
     top_p: f32,
     top_k: u32,
+    #[serde(serialize_with = "decimal")]
     min_p: f32,
     /// None where nothing is drawn.
     seed: Option<u64>,
@@ -53,8 +57,13 @@ pub(crate) fn decoding(args: &SamplingArgs, checkpoint: &Checkpoint) -> Result<D
     let defaults = Defaults(checkpoint.generation_config());
     let (temperature, origin) = match args.temperature {
         Some(temperature) => (temperature, "--temperature 0"),
-        None if defaults.get("do_sample") == Some(&Value::Bool(false)) => (0.0, "do_sample false"),
-        None => (defaults.number("temperature", values::temperature, 1.0)?, "temperature 0"),
+        None if defaults.get("do_sample") == Some(&Value::Bool(false)) => {
+            (0.0, "do_sample false of the model's generation_config.json")
+        }
+        None => {
+            let temperature = defaults.number("temperature", values::temperature, 1.0)?;
+            (temperature, "temperature 0 of the model's generation_config.json")
+        }
     };
     let stop_ids = if args.ignore_eos { Vec::new() } else { stop_ids(checkpoint)? };
     let mut decoding = Decoding {
@@ -68,8 +77,7 @@ pub(crate) fn decoding(args: &SamplingArgs, checkpoint: &Checkpoint) -> Result<D
         stop_ids,
     };
     if temperature == 0.0 {
-        let origin = if args.temperature.is_some() { origin.to_owned() } else { defaults.from(origin) };
-        refuse_idle(args, &origin)?;
+        refuse_idle(args, origin)?;
         return Ok(decoding);
     }
     decoding.top_p = args.top_p.map_or_else(|| defaults.number("top_p", values::share, 1.0), Ok)?;
@@ -104,16 +112,12 @@ fn clock_seed() -> u64 {
 
 const GENERATION_CONFIG: &str = "generation_config.json";
 
-/// The model's generation_config.json, if it has one.
+/// The model's `generation_config.json`, if it has one.
 struct Defaults<'a>(Option<&'a Value>);
 
 impl Defaults<'_> {
     fn get(&self, key: &str) -> Option<&Value> {
         self.0?.get(key).filter(|value| !value.is_null())
-    }
-
-    fn from(&self, what: &str) -> String {
-        format!("{what} of the model's {GENERATION_CONFIG}")
     }
 
     fn number<T: Display>(

@@ -118,11 +118,13 @@ impl<'a> Output<'a> {
 
     fn add(&mut self, text: &str) {
         self.text.push_str(text);
-        if self.live && self.failed.is_none() && !text.is_empty() {
-            if let Err(failure) = report::print(text) {
-                self.failed = Some(failure);
-                self.cancel.store(true, Ordering::SeqCst);
-            }
+        if self.live
+            && self.failed.is_none()
+            && !text.is_empty()
+            && let Err(failure) = report::print(text)
+        {
+            self.failed = Some(failure);
+            self.cancel.store(true, Ordering::SeqCst);
         }
     }
 

@@ -1,0 +1,80 @@
+//! What is wrong with a model is said by kind and by name.
+use crate::common::{colibri, edit_json, model_copy, text_of};
+use serde_json::json;
+use std::fs;
+
+const RUN: [&str; 5] = ["run", "Once", "--json", "--max-tokens", "2"];
+
+#[test]
+fn a_directory_that_is_none() {
+    let (kind, message) = colibri(&[&RUN[..], &["--model", "no/such/place"]].concat()).error(1);
+    assert!(kind == "checkpoint" && message.contains("no/such/place"), "{message}");
+}
+
+#[test]
+fn broken_models() {
+    let model = model_copy();
+    let place = ["--model", text_of(model.path())];
+    let run = || colibri(&[&RUN[..], &place].concat()).error(1);
+    let config = model.path().join("config.json");
+    let sound = fs::read(&config).unwrap();
+
+    edit_json(&config, |value| value["text_config"]["hidden_size"] = json!(191));
+    let (kind, message) = run();
+    assert!(kind == "config" && message.contains("hidden_size"), "{message}");
+    edit_json(&config, |value| *value = json!({"model_type": "llama"}));
+    let (kind, message) = run();
+    assert!(kind == "config" && message.contains("llama") && message.contains("kimi_k3"), "{message}");
+    assert_eq!(colibri(&["inspect", "--json", place[0], place[1]]).error(1).0, "config");
+    fs::write(&config, sound).unwrap();
+
+    let tokenizer = model.path().join("tiktoken.model");
+    let sound = fs::read(&tokenizer).unwrap();
+    fs::write(&tokenizer, "no base64\n").unwrap();
+    assert_eq!(run().0, "tokenizer");
+    fs::remove_file(&tokenizer).unwrap();
+    let (kind, message) = run();
+    assert!(kind == "checkpoint" && message.contains("tiktoken.model"), "{message}");
+    fs::write(&tokenizer, sound).unwrap();
+
+    let shard = model.path().join("model-00005-of-000012.safetensors");
+    let sound = fs::read(&shard).unwrap();
+    fs::write(&shard, &sound[..sound.len() - 10]).unwrap();
+    let (kind, message) = run();
+    assert!(
+        kind == "checkpoint" && message.contains("model-00005-of-000012.safetensors is cut"),
+        "{message}"
+    );
+    fs::remove_file(&shard).unwrap();
+    let (kind, message) = run();
+    assert!(kind == "checkpoint" && message.contains("model-00005-of-000012.safetensors"), "{message}");
+}
+
+#[test]
+fn a_scale_that_is_none_stops_the_run_by_name() {
+    let model = model_copy();
+    let path = model.path().join("model-00006-of-000012.safetensors");
+    let mut shard = fs::read(&path).unwrap();
+    let header = u64::from_le_bytes(shard[..8].try_into().unwrap()) as usize;
+    let table: serde_json::Value = serde_json::from_slice(&shard[8..8 + header]).unwrap();
+    for (name, tensor) in table.as_object().unwrap() {
+        if name.ends_with("weight_scale") {
+            shard[8 + header + tensor["data_offsets"][0].as_u64().unwrap() as usize] = 255;
+        }
+    }
+    fs::write(&path, shard).unwrap();
+    // Found while all experts are loaded, or when a token picks one.
+    for cache in ["all", "8x"] {
+        let run = [&RUN[..], &["--model", text_of(model.path()), "--expert-cache", cache]].concat();
+        let (kind, message) = colibri(&run).error(1);
+        assert_eq!(kind, "expert", "{message}");
+        assert!(message.contains("layer 5 expert") && message.contains("255"), "{message}");
+    }
+}
+
+#[test]
+fn without_json_an_error_goes_to_the_other_stream() {
+    let answer = colibri(&["run", "x", "--model", "no/such/place"]);
+    assert_eq!((answer.code, answer.stdout.as_str()), (1, ""));
+    assert!(answer.stderr.starts_with("error: the model directory no/such/place"), "{}", answer.stderr);
+}

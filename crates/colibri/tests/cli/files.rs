@@ -1,0 +1,146 @@
+//! `logits` and `trace`: the files equal the goldens, and are written where and how it was promised.
+use crate::common::{TensorFile, colibri, data, distance, golden, listed, model_copy, text_of};
+use half::bf16;
+use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize_to_file};
+use std::fs;
+use std::path::Path;
+
+const PARTS: [&str; 5] = ["attention_input", "attention_output", "mlp_input", "mlp_output", "hidden"];
+
+#[test]
+fn logits_equal_the_goldens() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("logits.safetensors");
+    fs::write(&out, "an older file is replaced").unwrap();
+    let (ids, _) = golden("story");
+    let base = ["logits", "--ids", &listed(&ids), "--activations", "exact", "--json", "--out", text_of(&out)];
+    let answer = colibri(&base).good();
+    assert_eq!(answer["prompt_ids"], serde_json::json!(ids));
+    let (got, want) = (TensorFile::open(&out), TensorFile::golden("story"));
+    assert_eq!((got.names(), got.shape("logits")), (vec!["logits".into()], vec![7, 4096]));
+    let (all, wanted) = (got.floats("logits"), want.floats("logits"));
+    for (position, (got, want)) in all.chunks(4096).zip(wanted.chunks(4096)).enumerate() {
+        assert!(distance(got, want) <= 1e-5, "position {position}");
+    }
+    assert_eq!(got.metadata("numerics_version"), "1");
+    let settings: serde_json::Value = serde_json::from_str(&got.metadata("settings")).unwrap();
+    assert_eq!(settings, answer["settings"]);
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "no temporary file is left");
+
+    // The same bits from a text, in other chunks; other numbers from fewer layers.
+    let text = "Once there was a bear who loved";
+    let other = ["logits", text, "--activations", "exact", "--chunk", "3", "--out", text_of(&out)];
+    assert_eq!(colibri(&other).code, 0);
+    assert_eq!(TensorFile::open(&out).words("logits"), got.words("logits"));
+    let fewer = colibri(&[&base[..], &["--layers", "4"]].concat()).good();
+    assert_eq!(fewer["settings"]["layers"], 4);
+    assert_ne!(TensorFile::open(&out).words("logits"), got.words("logits"));
+}
+
+#[test]
+fn traces_equal_the_goldens() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("trace.safetensors");
+    let (ids, want) = (listed(&golden("chat_think").0), TensorFile::golden("chat_think"));
+    let positions = listed(&want.words("positions"));
+    let base =
+        ["trace", "--ids", &ids, "--activations", "exact", "--positions", &positions, "--out", text_of(&out)];
+    assert_eq!(colibri(&base).code, 0);
+    let got = TensorFile::open(&out);
+    assert_eq!(got.names().len(), 9 * 5);
+    for layer in 0..9 {
+        for part in PARTS {
+            let name = format!("layer{layer}.{part}");
+            assert_eq!(got.shape(&name), want.shape(&name));
+            let error = distance(&got.floats(&name), &want.floats(&name));
+            assert!(error <= 1e-5, "{name}: {error:e}");
+        }
+    }
+    // Fewer layers and positions give the same bits, in other chunks, and load no layer above.
+    let some = ["--layers", "3,0", "--chunk", "5", "--json"];
+    let last = listed(&want.words("positions")[..2]);
+    let base =
+        ["trace", "--ids", &ids, "--activations", "exact", "--positions", &last, "--out", text_of(&out)];
+    let answer = colibri(&[&base[..], &some].concat()).good();
+    assert_eq!(answer["settings"]["layers"], 4);
+    let fewer = TensorFile::open(&out);
+    assert_eq!(fewer.names().len(), 2 * 5);
+    for part in PARTS {
+        for layer in [0, 3] {
+            let name = format!("layer{layer}.{part}");
+            assert_eq!(fewer.words(&name), got.words(&name)[..2 * 192], "{name}");
+        }
+    }
+    let all = colibri(&["trace", "--ids", "1,2,3", "--json", "--out", text_of(&out)]).good();
+    assert_eq!((&all["positions"], &all["layers"][8]), (&serde_json::json!([0, 1, 2]), &8.into()));
+}
+
+/// Rows of the embedding table, as they enter layer 0.
+fn embedding(ids: &[u32]) -> Vec<f32> {
+    let file = fs::read(data("k3-tiny/model-00010-of-000012.safetensors")).unwrap();
+    let tensors = SafeTensors::deserialize(&file).unwrap();
+    let table = tensors.tensor("language_model.model.embed_tokens.weight").unwrap();
+    let row = |id: &u32| table.data()[*id as usize * 384..][..384].chunks_exact(2);
+    let number = |b: &[u8]| bf16::from_le_bytes([b[0], b[1]]).to_f32();
+    ids.iter().flat_map(row).map(number).collect()
+}
+
+fn write_tensor(path: &Path, name: &str, shape: &[usize], values: &[f32]) {
+    let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+    let view = TensorView::new(Dtype::F32, shape.to_vec(), &bytes).unwrap();
+    serialize_to_file([(name, view)], None, path).unwrap();
+}
+
+#[test]
+fn hidden_rows_go_in_at_the_bottom() {
+    let folder = tempfile::tempdir().unwrap();
+    let (rows, first, second) =
+        (folder.path().join("rows"), folder.path().join("first"), folder.path().join("second"));
+    let (ids, _) = golden("story");
+    write_tensor(&rows, "hidden", &[ids.len(), 192], &embedding(&ids));
+    assert_eq!(colibri(&["trace", "--ids", &listed(&ids), "--out", text_of(&first)]).code, 0);
+    let from_rows = ["trace", "--inputs", text_of(&rows), "--chunk", "2", "--out", text_of(&second)];
+    assert_eq!(colibri(&from_rows).code, 0);
+    let (first, second) = (TensorFile::open(&first), TensorFile::open(&second));
+    for name in first.names() {
+        assert_eq!(first.words(&name), second.words(&name), "{name}");
+    }
+}
+
+#[test]
+fn unusable_hidden_rows_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let (rows, out) = (folder.path().join("rows"), folder.path().join("out"));
+    let run =
+        |code| colibri(&["trace", "--json", "--inputs", text_of(&rows), "--out", text_of(&out)]).error(code);
+    assert_eq!(run(1).0, "io");
+    fs::write(&rows, "no tensors").unwrap();
+    assert!(run(2).1.contains("expected an f32 tensor [rows, 192]"));
+    write_tensor(&rows, "x", &[2, 191], &[0.0; 382]);
+    assert!(run(2).1.contains("`x` is F32 [2, 191]"));
+    write_tensor(&rows, "x", &[1, 192], &[f32::NAN; 192]);
+    let (kind, message) = run(1);
+    assert_eq!(kind, "numerics", "{message}");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "a failed run leaves no file");
+}
+
+#[test]
+fn nothing_is_written_into_a_model() {
+    let model = model_copy();
+    fs::create_dir(model.path().join("inner")).unwrap();
+    let before = fs::read_dir(model.path()).unwrap().count();
+    for place in ["x.safetensors", "inner/x.safetensors", "config.json"] {
+        let out = model.path().join(place);
+        for command in ["logits", "trace"] {
+            let run =
+                [command, "--ids", "1", "--json", "--model", text_of(model.path()), "--out", text_of(&out)];
+            let (kind, message) = colibri(&run).error(2);
+            assert_eq!(kind, "usage");
+            assert!(message.contains("--out") && message.contains("model directory"), "{message}");
+        }
+    }
+    assert_eq!(fs::read_dir(model.path()).unwrap().count(), before);
+    let elsewhere = model.path().join("absent/x");
+    let (kind, message) = colibri(&["logits", "--ids", "1", "--json", "--out", text_of(&elsewhere)]).error(1);
+    assert!(kind == "io" && message.contains("absent"), "{message}");
+}

@@ -1,0 +1,11 @@
+//! The program as its users meet it: real processes, real files, what comes out on each stream.
+mod common;
+mod failures;
+mod files;
+mod inspect;
+#[cfg(unix)]
+mod interrupt;
+mod run;
+mod settings;
+mod usage;
+mod verify;

@@ -1,0 +1,154 @@
+//! `run`: the right tokens, the same whatever changes no bit, and text as it should come.
+use crate::common::{PROMPTS, colibri, colibri_with, data, golden, listed, model_copy, numbers, text_of};
+use serde_json::Value;
+use std::fs;
+
+const STORY: &str = "Once there was a bear who loved";
+const GREEDY: [&str; 6] = ["--temperature", "0", "--activations", "exact", "--max-tokens", "32"];
+
+/// Runs a golden prompt greedily.
+fn greedy(name: &str, more: &[&str]) -> Value {
+    let ids = listed(&golden(name).0);
+    let base = [&["run", "--json", "--ignore-eos", "--ids", &ids], &GREEDY[..]].concat();
+    colibri(&[&base, more].concat()).good()
+}
+
+#[test]
+fn greedy_ids_equal_the_goldens() {
+    for name in PROMPTS {
+        let answer = greedy(name, &[]);
+        assert_eq!(numbers(&answer["prompt_ids"]), golden(name).0);
+        assert_eq!(numbers(&answer["ids"]), golden(name).1, "{name}");
+        assert_eq!(answer["finish"], "length");
+    }
+}
+
+#[test]
+fn a_model_in_a_directory_equals_the_embedded_one() {
+    let here = data("k3-tiny");
+    let answer = greedy("mixed", &["--model", text_of(&here)]);
+    assert_eq!(numbers(&answer["ids"]), golden("mixed").1);
+    assert_eq!(answer["text"], greedy("mixed", &[])["text"]);
+    assert_eq!(answer["settings"]["model"], serde_json::json!([text_of(&here)]));
+}
+
+#[test]
+fn a_model_may_be_split_over_directories() {
+    let (first, second) = (model_copy(), tempfile::tempdir().unwrap());
+    for shard in ["model-00004-of-000012.safetensors", "model-00010-of-000012.safetensors"] {
+        fs::rename(first.path().join(shard), second.path().join(shard)).unwrap();
+    }
+    let places = ["--model", text_of(first.path()), "--model", text_of(second.path())];
+    assert_eq!(numbers(&greedy("story", &places)["ids"]), golden("story").1);
+}
+
+#[test]
+fn what_changes_no_bit_changes_no_token() {
+    for more in [
+        &["--expert-cache", "1x"][..],
+        &["--expert-cache", "8x", "--readers", "1"],
+        &["--expert-cache", "all", "--readers", "9"],
+        &["--chunk", "1"],
+        &["--chunk", "5", "--threads", "3"],
+        &["--threads", "1", "--context", "128"],
+    ] {
+        let answer = greedy("chat_plain", more);
+        assert_eq!(numbers(&answer["ids"]), golden("chat_plain").1, "{more:?}");
+        let experts = &answer["stats"]["experts"];
+        if more[1] == "1x" {
+            assert_eq!(experts["slots"], 1);
+            assert!(experts["hit_rate"].as_f64().unwrap() < 1.0 && experts["misses"].as_u64().unwrap() > 0);
+        }
+        if more[1] == "all" {
+            assert_eq!((&experts["slots"], &experts["hit_rate"]), (&256.into(), &Value::Null));
+            assert_eq!(experts["bytes_read"], 256 * 9792);
+        }
+    }
+}
+
+#[test]
+fn the_text_is_continued_as_it_is() {
+    let answer = colibri(&[&["run", STORY, "--json"], &GREEDY[..]].concat()).good();
+    assert_eq!(numbers(&answer["prompt_ids"]), golden("story").0, "no token before the text");
+    let text = answer["text"].as_str().unwrap();
+    assert!(text.starts_with(" very much. He had a cozy home"), "{text}");
+    let from_input = colibri_with(&[&["run", "-", "--json"], &GREEDY[..]].concat(), STORY).good();
+    assert_eq!((&from_input["ids"], &from_input["text"]), (&answer["ids"], &answer["text"]));
+    let live = colibri(&[&["run", STORY], &GREEDY[..]].concat());
+    assert_eq!((live.code, live.stdout), (0, format!("{text}\n")));
+}
+
+#[test]
+fn the_end_token_ends_the_text_and_control_tokens_are_no_text() {
+    let ids = listed(&golden("chat_plain").0);
+    let stopped = colibri(&["run", "--json", "--ids", &ids, "--temperature", "0"]).good();
+    assert_eq!(stopped["finish"], "stop");
+    let wanted: Vec<u32> = golden("chat_plain").1.into_iter().take_while(|id| *id != 3842).collect();
+    assert_eq!(numbers(&stopped["ids"]), wanted);
+    // <|close|>response<|sep|><|close|>message<|sep|>: names stay, control tokens go.
+    assert_eq!(stopped["text"], "7 plus 5 is 12.responsemessage");
+    let gone_on = colibri(&[
+        "run",
+        "--json",
+        "--ids",
+        &ids,
+        "--temperature",
+        "0",
+        "--ignore-eos",
+        "--max-tokens",
+        "20",
+    ]);
+    let gone_on = gone_on.good();
+    assert_eq!((numbers(&gone_on["ids"]).len(), &gone_on["finish"]), (20, &"length".into()));
+}
+
+#[test]
+fn a_seed_gives_the_same_text_again_and_is_always_told() {
+    let run =
+        |more: &[&str]| colibri(&[&["run", "Once", "--json", "--max-tokens", "24"], more].concat()).good();
+    let (seven, eight) = (run(&["--seed", "7"]), run(&["--seed", "8"]));
+    assert_eq!(seven["ids"], run(&["--seed", "7", "--chunk", "3"])["ids"]);
+    assert_ne!(seven["ids"], eight["ids"]);
+    let unknown = run(&[]);
+    let seed = unknown["settings"]["seed"].as_u64().unwrap().to_string();
+    assert_eq!(run(&["--seed", &seed])["ids"], unknown["ids"]);
+}
+
+#[test]
+fn a_full_context_ends_the_answer_and_is_announced() {
+    let answer = colibri(&["run", STORY, "--json", "--ignore-eos", "--context", "16", "--max-tokens", "99"]);
+    let json = answer.good();
+    assert_eq!((numbers(&json["ids"]).len(), &json["finish"]), (10, &"length".into()));
+    assert!(
+        answer.stderr.contains("the context of 16 positions ends the answer after 10 tokens"),
+        "{}",
+        answer.stderr
+    );
+}
+
+#[test]
+fn plan_settings_and_summary_are_told() {
+    let answer = colibri(&["run", STORY, "--max-tokens", "4", "--expert-top-p", "0.5"]);
+    for wanted in [
+        "settings: {\"numerics_version\":1,",
+        "planned memory (weights are read, not mapped):",
+        "dense weights",
+        "routed experts, 256 slots",
+        "in all",
+        "note: dense weights: bf16",
+        "note: lossy: --expert-top-p 0.5",
+        "loaded in",
+        "prefill 7 tokens",
+        "decode 3 tokens",
+        "memory: planned",
+    ] {
+        assert!(answer.stderr.contains(wanted), "{wanted}: {}", answer.stderr);
+    }
+    let stats = &colibri(&["run", STORY, "--json", "--max-tokens", "4", "--ignore-eos"]).good()["stats"];
+    assert_eq!((&stats["prefill"]["tokens"], &stats["decode"]["tokens"]), (&7.into(), &3.into()));
+    for place in ["/seconds/attention", "/seconds/moe", "/seconds/head", "/seconds/load", "/prefill/seconds"]
+    {
+        assert!(stats.pointer(place).unwrap().as_f64().unwrap() > 0.0, "{place}: {stats}");
+    }
+    assert!(stats["memory"]["planned_bytes"].as_u64().unwrap() > 20_000_000, "{stats}");
+}

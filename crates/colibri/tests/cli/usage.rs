@@ -1,0 +1,109 @@
+//! Command lines that cannot be honoured, and help.
+use crate::common::colibri;
+
+/// Arguments, and a word that the message must contain.
+const WRONG: &[(&[&str], &str)] = &[
+    (&[], "subcommand"),
+    (&["fly"], "fly"),
+    (&["run"], "--ids"),
+    (&["run", ""], "empty"),
+    (&["run", "x", "y"], "y"),
+    (&["run", "x", "--bogus"], "--bogus"),
+    (&["run", "x", "--ids", "1"], "--ids"),
+    (&["run", "--ids", "1,x"], "--ids"),
+    (&["run", "--ids", ""], "--ids"),
+    (&["run", "--ids", "4096"], "4096"),
+    (&["run", "x", "--layers", "3"], "--layers"),
+    (&["run", "x", "--max-tokens", "0"], "--max-tokens"),
+    (&["run", "x", "--max-tokens", "1", "--max-tokens", "2"], "--max-tokens"),
+    (&["run", "x", "--temperature", "-1"], "--temperature"),
+    (&["run", "x", "--temperature", "101"], "--temperature"),
+    (&["run", "x", "--temperature", "nan"], "--temperature"),
+    (&["run", "x", "--top-p", "0"], "--top-p"),
+    (&["run", "x", "--top-p", "1.1"], "--top-p"),
+    (&["run", "x", "--top-k", "-3"], "--top-k"),
+    (&["run", "x", "--min-p", "2"], "--min-p"),
+    (&["run", "x", "--seed", "-1"], "--seed"),
+    (&["run", "x", "--seed", "18446744073709551616"], "--seed"),
+    (&["run", "x", "--temperature", "0", "--top-p", "0.5"], "--top-p"),
+    (&["run", "x", "--temperature", "0", "--top-k", "5"], "--top-k"),
+    (&["run", "x", "--temperature", "0", "--min-p", "0.1"], "--min-p"),
+    (&["run", "x", "--temperature", "0", "--seed", "1"], "--seed"),
+    (&["run", "x", "--chunk", "0"], "--chunk"),
+    (&["run", "x", "--chunk", "4097"], "--chunk"),
+    (&["run", "x", "--context", "0"], "--context"),
+    (&["run", "x", "--context", "4097"], "--context"),
+    (&["run", "one two three", "--context", "1"], "--context"),
+    (&["run", "x", "--expert-cache", "8"], "--expert-cache"),
+    (&["run", "x", "--expert-cache", "0x"], "--expert-cache"),
+    (&["run", "x", "--expert-cache", "101%"], "--expert-cache"),
+    (&["run", "x", "--expert-cache", "10kB"], "cache"),
+    (&["run", "x", "--readers", "0"], "--readers"),
+    (&["run", "x", "--threads", "0"], "--threads"),
+    (&["run", "x", "--activations", "int16"], "int15, exact or int8"),
+    (&["run", "x", "--dense", "fp8"], "auto, bf16, int8 or int4"),
+    (&["run", "x", "--expert-top-p", "0"], "--expert-top-p"),
+    (&["run", "x", "--device", "gpu"], "these exist: oracle"),
+    (&["run", "x", "--model", ".", "--model", "."], "same directory"),
+    (&["logits", "x"], "--out"),
+    (&["logits", "x", "--out", "f", "--layers", "10"], "--layers"),
+    (&["logits", "x", "--out", "f", "--layers", "1", "--expert-cache", "4x"], "--expert-cache"),
+    (&["logits", "x", "--out", "/"], "--out"),
+    (&["logits", "--out", "f"], "--ids"),
+    (&["trace", "--ids", "1", "--out", "f", "--layers", "9"], "--layers"),
+    (&["trace", "--ids", "1", "--out", "f", "--positions", "1"], "--positions"),
+    (&["trace", "--ids", "1", "--inputs", "f", "--out", "f"], "--inputs"),
+    (&["verify"], "--golden"),
+    (&["verify", "x"], "--golden"),
+    (&["verify", "--checked"], "--ids"),
+    (&["verify", "--checked", "x", "--golden", "d"], "--golden"),
+    (&["verify", "x", "--golden", "d"], "--golden"),
+    (&["inspect", "x"], "x"),
+    (&["inspect", "--chunk", "1"], "--chunk"),
+];
+
+#[test]
+fn every_wrong_line_is_refused_in_both_forms() {
+    for (arguments, word) in WRONG {
+        let plain = colibri(arguments);
+        assert_eq!(plain.code, 2, "{arguments:?}: {}{}", plain.stdout, plain.stderr);
+        assert!(plain.stdout.is_empty(), "{arguments:?}: {}", plain.stdout);
+        if !arguments.is_empty() {
+            assert!(
+                plain.stderr.contains("error: ") && plain.stderr.contains(word),
+                "{arguments:?}: {}",
+                plain.stderr
+            );
+            let (kind, message) = colibri(&[arguments, &["--json"][..]].concat()).error(2);
+            assert_eq!(kind, "usage", "{arguments:?}");
+            assert!(message.contains(word), "{arguments:?}: {message}");
+        }
+    }
+}
+
+#[test]
+fn help_fits_80_columns_and_names_every_flag() {
+    for command in [&[][..], &["run"], &["logits"], &["trace"], &["verify"], &["inspect"]] {
+        let help = colibri(&[command, &["--help"][..]].concat());
+        assert_eq!((help.code, help.stderr.as_str()), (0, ""), "{command:?}");
+        for line in help.stdout.lines() {
+            assert!(line.chars().count() <= 80, "{command:?}: {line}");
+        }
+        if !command.is_empty() {
+            for flag in ["--model", "--json"] {
+                assert!(help.stdout.contains(flag), "{command:?} {flag}");
+            }
+        }
+    }
+    let help = colibri(&["run", "--help"]).stdout;
+    for default in ["256", "32", "int15", "auto", "oracle", "all cores"] {
+        assert!(help.contains(default), "{default}");
+    }
+}
+
+#[test]
+fn the_version_names_the_numerics() {
+    let version = colibri(&["--version"]);
+    assert_eq!(version.code, 0);
+    assert_eq!(version.stdout.trim(), format!("colibri {} (numerics version 1)", env!("CARGO_PKG_VERSION")));
+}
