@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use wait4::Wait4;
 
-/// The expert caches that are compared: the smallest ones in which a step runs, and all experts.
+/// The expert caches that are compared: fewer slots than a token has experts, and room for all.
 const EXPERT_CACHES: [&str; 2] = ["2x", "all"];
 
 /// What memory may differ from its plan: this share of the plan, or this many bytes if they are more.
