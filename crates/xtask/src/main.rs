@@ -31,7 +31,7 @@ struct Arguments {
 enum Recipe {
     /// The core tier: fmt, tidy, clippy, build, tests, docs, the README's command. Needs Rust and git only
     Ci,
-    /// `ci`, then long mutation tests, `cross`, `generated` and cargo-deny's checks that need no network
+    /// `ci`, then long tests, `cross`, `generated` and cargo-deny's checks that need no network
     Full,
     /// Type-check the workspace for macOS (arm64) and Windows from Linux
     Cross,
