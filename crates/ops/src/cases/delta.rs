@@ -20,6 +20,7 @@ pub(super) fn recipes(size: Size) -> Vec<Recipe> {
             decay_gates(case, heads, width);
         }));
     }
+    list.push(Recipe::new("decay_gate with extreme decays".to_owned(), extreme_decays));
     let mut shapes = vec![(1, 1, 1), (2, 4, 4), (3, 16, 16), (2, 17, 15), (1, 32, 48), (4, 33, 7)];
     if size != Size::Small {
         shapes.extend([(2, 128, 128), (5, 64, 128), (96, 128, 128)]);
@@ -44,13 +45,25 @@ fn short_convs(case: &mut Case, channels: u32, width: u32) {
 }
 
 fn decay_gates(case: &mut Case, heads: u32, width: u32) {
-    let a_log = case.input(1, heads, Values::Scaled(2.0));
+    let a_log = case.input(1, heads, Values::Unit);
     let dt_bias = case.input(heads, width, Values::Unit);
     for formula in [DecayFormula::LowerBound(-5.0), DecayFormula::Softplus] {
         for tokens in [1, 2, 5] {
-            // Logits up to 30: decays from (almost) 0 to (almost) 1.
-            let f = case.either(tokens == 1, tokens * heads, width, Values::Scaled(30.0));
+            let f = case.either(tokens == 1, tokens * heads, width, Values::Scaled(6.0));
             let out = case.output(tokens * heads, width);
+            case.push(Op::DecayGate { out, f, a_log, dt_bias, formula });
+        }
+    }
+}
+
+/// Decays down to 0 and up to 1. A small one has the error of its logarithm times the logarithm's size, which no
+/// tolerance of other devices covers.
+fn extreme_decays(case: &mut Case) {
+    case.has_subnormals();
+    let (a_log, dt_bias) = (case.input(1, 3, Values::Scaled(3.0)), case.input(3, 40, Values::Unit));
+    for formula in [DecayFormula::LowerBound(-5.0), DecayFormula::LowerBound(-60.0), DecayFormula::Softplus] {
+        for size in [30.0, 1e4, 1e-30] {
+            let (f, out) = (case.input(6, 40, Values::Scaled(size)), case.output(6, 40));
             case.push(Op::DecayGate { out, f, a_log, dt_bias, formula });
         }
     }

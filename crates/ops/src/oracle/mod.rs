@@ -59,6 +59,12 @@ impl Oracle {
         self.memory.load_ids(ids)
     }
 
+    /// The slots that an adopted buffer stands for.
+    #[cfg(feature = "testing")]
+    pub(crate) fn slots(&self, buffer: Buffer) -> &Slab {
+        self.memory.slots(buffer)
+    }
+
     /// Puts numbers into a tensor, row after row.
     pub fn store(&mut self, t: Tensor, values: &[f32]) {
         self.memory.store(t, values);

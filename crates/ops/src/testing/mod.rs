@@ -9,15 +9,19 @@
 //! | [`Poisoned`] | puts a NaN into one result of a kind of op |
 //! | [`Failing`] | fails at the n-th call |
 //!
+//! [`textbook`] is no device: it gives what an op means in f64.
+//!
 //! A test of crate `x` asks for them with `ops = { workspace = true, features = ["testing"] }` among its
 //! dev-dependencies.
 mod faults;
 mod late;
 mod reversed;
+mod textbook;
 
 pub use faults::{Call, Failing, Poisoned, WrongState};
 pub use late::Late;
 pub use reversed::Reversed;
+pub use textbook::textbook;
 
 /// Writes the methods of [`crate::Device`] that only hand on to a field. The names of the signatures are the caller's.
 macro_rules! hand_on {
