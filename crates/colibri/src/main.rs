@@ -1,5 +1,4 @@
 //! The program: reads the command line, runs one command, says what went wrong. All work is done in the libraries.
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program speaks on its standard streams")]
 mod args;
 mod commands;
 mod comparison;

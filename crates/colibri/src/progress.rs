@@ -1,6 +1,6 @@
 //! Progress bars on standard error; nothing where that is not a terminal.
 use engine::Progress;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressStyle};
 
 /// A bar that counts bytes.
 pub(crate) fn bytes(what: &'static str, total: u64) -> ProgressBar {
@@ -9,14 +9,15 @@ pub(crate) fn bytes(what: &'static str, total: u64) -> ProgressBar {
 
 /// A bar that counts things.
 pub(crate) fn count(what: &'static str, total: u64) -> ProgressBar {
-    bar(what, total, "{msg} {wide_bar} {pos}/{len} {per_sec} {eta}")
+    bar(what, total, "{msg} {wide_bar} {pos}/{len} {eta}")
 }
 
 fn bar(what: &'static str, total: u64, template: &str) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
     // A template that does not parse would only cost its looks.
     let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
-    bar.with_style(style).with_message(what)
+    // It goes when it is dropped, after an error too.
+    bar.with_style(style).with_message(what).with_finish(ProgressFinish::AndClear)
 }
 
 /// The bars of loading, one after the other.
@@ -34,19 +35,9 @@ impl LoadBars {
                 self.dense.get_or_insert_with(|| bytes("dense weights", total)).set_position(done);
             }
             Progress::Experts(done, total) => {
-                if let Some(bar) = self.dense.take() {
-                    bar.finish_and_clear();
-                }
+                self.dense = None;
                 self.experts.get_or_insert_with(|| count("experts", total.into())).set_position(done.into());
             }
-        }
-    }
-}
-
-impl Drop for LoadBars {
-    fn drop(&mut self) {
-        for bar in [self.dense.take(), self.experts.take()].into_iter().flatten() {
-            bar.finish_and_clear();
         }
     }
 }

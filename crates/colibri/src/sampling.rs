@@ -57,9 +57,7 @@ pub(crate) fn decoding(args: &SamplingArgs, checkpoint: &Checkpoint) -> Result<D
     let defaults = Defaults(checkpoint.generation_config());
     let (temperature, origin) = match args.temperature {
         Some(temperature) => (temperature, "--temperature 0"),
-        None if defaults.get("do_sample") == Some(&Value::Bool(false)) => {
-            (0.0, "do_sample false of the model's generation_config.json")
-        }
+        None if !defaults.sampled()? => (0.0, "do_sample false of the model's generation_config.json"),
         None => {
             let temperature = defaults.number("temperature", values::temperature, 1.0)?;
             (temperature, "temperature 0 of the model's generation_config.json")
@@ -118,6 +116,17 @@ struct Defaults<'a>(Option<&'a Value>);
 impl Defaults<'_> {
     fn get(&self, key: &str) -> Option<&Value> {
         self.0?.get(key).filter(|value| !value.is_null())
+    }
+
+    /// Whether tokens are drawn at all.
+    fn sampled(&self) -> Result<bool, Failure> {
+        match self.get("do_sample") {
+            None => Ok(true),
+            Some(Value::Bool(sampled)) => Ok(*sampled),
+            Some(value) => Err(Failure::Config(format!(
+                "{GENERATION_CONFIG}: `do_sample` is {value}; expected true or false: correct it, or set --temperature"
+            ))),
+        }
     }
 
     fn number<T: Display>(

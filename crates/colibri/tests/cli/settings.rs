@@ -117,6 +117,7 @@ fn defaults_that_are_none_are_named() {
     let model = model_copy();
     let place = text_of(model.path());
     for (key, value) in [
+        ("do_sample", json!("yes")),
         ("temperature", json!("hot")),
         ("top_p", json!(1.5)),
         ("top_k", json!(-1)),
