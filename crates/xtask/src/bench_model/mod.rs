@@ -82,6 +82,8 @@ impl Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let geometry = arguments.geometry()?;
     let start = Instant::now();
+    // Before anything is written: it asks for the project's own tokenizer.
+    let tokenizer = tokenizer::files(&geometry, &project::root()?.join("data/k3-tiny"))?;
     let mut output = Output::create(&arguments.out)?;
     let planned = data_bytes(&geometry, arguments);
     require_space(&arguments.out, planned)?;
@@ -108,7 +110,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     let index = json!({ "metadata": { "total_size": written }, "weight_map": weight_map });
     output.write("model.safetensors.index.json", &index.to_string())?;
-    for (name, content) in tokenizer::files(&geometry, &project::root()?.join("data/k3-tiny"))? {
+    for (name, content) in tokenizer {
         output.write(name, &content)?;
     }
     output.write("generation_config.json", &geometry.generation_config().to_string())?;
