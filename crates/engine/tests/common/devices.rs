@@ -23,6 +23,10 @@ pub(crate) struct Rig {
     pub(crate) calls: u64,
     /// Reads waited for.
     pub(crate) takes: u64,
+    /// Other waits.
+    pub(crate) waits: u64,
+    /// The most bytes held at a time.
+    pub(crate) most_allocated: u64,
     /// The name of the op ("" for any), how many of these pass before, and what happens then.
     trigger: Option<(&'static str, u64, Strike)>,
 }
@@ -34,6 +38,12 @@ pub(crate) struct Controls(Arc<Mutex<Rig>>);
 impl Controls {
     pub(crate) fn lock(&self) -> MutexGuard<'_, Rig> {
         self.0.lock().unwrap()
+    }
+
+    /// Reads waited for so far, and other waits.
+    pub(crate) fn waits(&self) -> (u64, u64) {
+        let rig = self.lock();
+        (rig.takes, rig.waits)
     }
 
     /// Strikes at the op of that name ("" for any) that comes after `pass` others.
@@ -119,7 +129,10 @@ impl Device for Rigged {
     }
 
     fn allocate(&mut self, bytes: u64, label: &str) -> Result<Buffer, DeviceError> {
-        self.oracle.allocate(bytes, label)
+        let buffer = self.oracle.allocate(bytes, label)?;
+        let mut rig = self.controls.lock();
+        rig.most_allocated = rig.most_allocated.max(self.oracle.memory().allocated);
+        Ok(buffer)
     }
 
     fn adopt(&mut self, slab: &Arc<memory::Slab>, label: &str) -> Result<Buffer, DeviceError> {
@@ -156,6 +169,7 @@ impl Device for Rigged {
     }
 
     fn wait(&mut self, submission: Submission, limit: Option<Duration>) -> Result<bool, DeviceError> {
+        self.controls.lock().waits += 1;
         self.oracle.wait(submission, limit)
     }
 
