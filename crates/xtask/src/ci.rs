@@ -38,8 +38,10 @@ pub(crate) fn cargo(arguments: &[&str], environment: &[(&str, &str)]) -> Result<
     execute(project::cargo()?.args(arguments).envs(environment.iter().copied()))
 }
 
+/// All crates, even after a failure, so that one run shows everything.
 fn clippy() -> Result<()> {
-    cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"], &[])
+    let arguments = ["clippy", "--workspace", "--all-targets", "--keep-going", "--locked"];
+    cargo(&[&arguments[..], &["--", "-D", "warnings"]].concat(), &[])
 }
 
 fn documentation() -> Result<()> {
