@@ -545,3 +545,6 @@ const SNAPSHOT_MAGIC: &[u8; 8] = b"COLIBRIS";
 const SNAPSHOT_VERSION: u32 = 1;
 /// Magic, version, numerics, identity, position.
 const HEADER_BYTES: usize = 8 + 4 + 4 + 32 + 4;
+
+#[cfg(test)]
+mod tests;
