@@ -6,7 +6,7 @@
 //! of `math.rs`; the unit tests check those, this table leaves them out.
 #![expect(clippy::print_stdout, reason = "an example prints its table")]
 
-use ops::{math, with_fma};
+use ops::math;
 use std::fmt;
 
 /// A function, its reference, its name.
@@ -53,9 +53,7 @@ fn error((_, ours, exact): Function, x: f32) -> f64 {
 /// The worst of every `stride`th input from `first` on.
 fn worst(function: Function, first: u32, stride: usize) -> Worst {
     let inputs = (first..=u32::MAX).step_by(stride).map(f32::from_bits);
-    with_fma(|| {
-        inputs.fold(Worst::default(), |worst, input| worst.of(Worst { ulp: error(function, input), input }))
-    })
+    inputs.fold(Worst::default(), |worst, input| worst.of(Worst { ulp: error(function, input), input }))
 }
 
 fn main() {

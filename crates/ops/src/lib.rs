@@ -22,7 +22,7 @@ pub use checked::{Allowed, Checked};
 pub use device::{Device, DeviceError, MemoryInfo, Submission, Ticket, clear};
 pub use op::{Activation, DecayFormula, Kind, Op, Operand, Operands, Routing};
 pub use ops::{Expert, Mark, Ops, Pending};
-pub use oracle::{Oracle, with_fma};
+pub use oracle::{Kernel, Oracle, with_fma};
 pub use rehearsal::Rehearsal;
 pub use tensor::{
     Activations, Buffer, ExpertMatrices, Ids, LATENT_BLOCK, LatentCache, Matrix, NONE, Packing, Tensor,

@@ -5,8 +5,8 @@
     reason = "without inlining into a function that enables fma, mul_add becomes a library call per element"
 )]
 
-use super::Split;
 use super::memory::Memory;
+use super::split::{Rows, Split};
 use crate::lanes::{Lanes, sum};
 use crate::math::exp;
 use crate::tensor::{Ids, LATENT_BLOCK, LatentCache, NONE, Tensor};
@@ -57,28 +57,58 @@ pub(super) fn attend_latent(
 ) {
     let Query { q, q_rope, position, selected, heads, scale } = query;
     let (latent, width, heads) = (cache.latent as usize, cache.pool.cols as usize, heads as usize);
-    let rope = width - latent;
     let table = memory.load_ids(cache.table);
     let tokens = q.rows as usize / heads;
     let seen: Vec<Vec<u32>> =
         (0..tokens).map(|t| positions(memory, selected, t, position + t as u32)).collect();
     let (q, q_rope) = (memory.load(q), q_rope.map_or_else(Vec::new, |r| memory.load(r)));
     let mut result = vec![0.0; q.len()];
-    let pool = memory.view(cache.pool);
     let work = seen.iter().map(Vec::len).sum::<usize>() * heads * (width + latent);
-    split.rows(&mut result, latent, work as u64, |r, y| {
+    let rows = Attention {
+        q: &q,
+        q_rope: &q_rope,
+        seen: &seen,
+        table: &table,
+        pool: memory.view(cache.pool),
+        width,
+        heads,
+        scale,
+    };
+    split.rows(&mut result, latent, work as u64, &rows);
+    memory.store(out, &result);
+}
+
+/// Row `t * heads + h` is the result of head h of token t.
+struct Attention<'a> {
+    q: &'a [f32],
+    q_rope: &'a [f32],
+    /// The positions each token sees.
+    seen: &'a [Vec<u32>],
+    table: &'a [u32],
+    pool: &'a [f32],
+    /// Numbers in a row of the pool, latent and rope.
+    width: usize,
+    heads: usize,
+    scale: f32,
+}
+
+impl Rows for Attention<'_> {
+    #[inline(always)]
+    fn row(&self, r: usize, y: &mut [f32]) {
+        let (latent, width) = (y.len(), self.width);
+        let rope = width - latent;
         let mut running = Running { top: f32::NEG_INFINITY, total: 0.0 };
-        let (q, q_rope) = (&q[r * latent..][..latent], &q_rope[r * rope..][..rope]);
-        let seen = &seen[r / heads];
+        let (q, q_rope) = (&self.q[r * latent..][..latent], &self.q_rope[r * rope..][..rope]);
+        let seen = &self.seen[r / self.heads];
         for block in seen.chunk_by(|a, b| a / LATENT_BLOCK == b / LATENT_BLOCK) {
-            let rows = || block.iter().map(|&p| &pool[row_of(&table, p) * width..][..width]);
+            let rows = || block.iter().map(|&p| &self.pool[row_of(self.table, p) * width..][..width]);
             let mut scores = [0.0; LATENT_BLOCK as usize];
             let scores = &mut scores[..block.len()];
             for (score, row) in scores.iter_mut().zip(rows()) {
                 let mut lanes = Lanes::zero();
                 lanes.fma(q, &row[..latent]);
                 lanes.fma(q_rope, &row[latent..]);
-                *score = lanes.fold() * scale;
+                *score = lanes.fold() * self.scale;
             }
             running.add_block(scores, y);
             for (share, row) in scores.iter().zip(rows()) {
@@ -90,8 +120,7 @@ pub(super) fn attend_latent(
         for y in y.iter_mut() {
             *y /= running.total;
         }
-    });
-    memory.store(out, &result);
+    }
 }
 
 /// The positions a token sees, ascending.

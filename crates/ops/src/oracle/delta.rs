@@ -5,8 +5,8 @@
     reason = "without inlining into a function that enables fma, mul_add becomes a library call per element"
 )]
 
-use super::Split;
 use super::memory::Memory;
+use super::split::{Rows, Split};
 use crate::lanes::LANES;
 use crate::math::{exp, sigmoid, softplus};
 use crate::op::DecayFormula;
@@ -24,18 +24,8 @@ pub(super) fn short_conv(
     let (x, taps) = (memory.load(x), memory.load(taps));
     let mut result = vec![0.0; x.len()];
     memory.update(window, |_, window| {
-        let input = |window: &[f32], t: usize, c: usize, back: usize| {
-            if t >= back { x[(t - back) * channels + c] } else { window[c * past + past + t - back] }
-        };
-        split.rows(&mut result, channels, (x.len() * width) as u64, |t, y| {
-            for (c, y) in y.iter_mut().enumerate() {
-                let mut total = 0.0f32;
-                for (j, tap) in taps[c * width..][..width].iter().enumerate() {
-                    total = tap.mul_add(input(window, t, c, width - 1 - j), total);
-                }
-                *y = total * sigmoid(total);
-            }
-        });
+        let rows = Convolution { x: &x, window, taps: &taps, width };
+        split.rows(&mut result, channels, (x.len() * width) as u64, &rows);
         for (c, kept) in window.chunks_exact_mut(past).enumerate() {
             for row in x.chunks_exact(channels) {
                 kept.rotate_left(1);
@@ -44,6 +34,37 @@ pub(super) fn short_conv(
         }
     });
     memory.store(out, &result);
+}
+
+/// Row t is the result of token t.
+struct Convolution<'a> {
+    x: &'a [f32],
+    window: &'a [f32],
+    taps: &'a [f32],
+    /// Taps of a channel.
+    width: usize,
+}
+
+impl Rows for Convolution<'_> {
+    #[inline(always)]
+    fn row(&self, t: usize, y: &mut [f32]) {
+        let (channels, width) = (y.len(), self.width);
+        // The input of channel c, `back` tokens before t; before the first token it is in the window.
+        let input = |c: usize, back: usize| {
+            if t >= back {
+                self.x[(t - back) * channels + c]
+            } else {
+                self.window[c * (width - 1) + width - 1 + t - back]
+            }
+        };
+        for (c, y) in y.iter_mut().enumerate() {
+            let mut total = 0.0f32;
+            for (j, tap) in self.taps[c * width..][..width].iter().enumerate() {
+                total = tap.mul_add(input(c, width - 1 - j), total);
+            }
+            *y = total * sigmoid(total);
+        }
+    }
 }
 
 pub(super) fn decay_gate(
@@ -55,22 +76,35 @@ pub(super) fn decay_gate(
     dt_bias: Tensor,
     formula: DecayFormula,
 ) {
-    let (heads, width) = (a_log.cols as usize, f.cols as usize);
-    let (f, a_log, bias) = (memory.load(f), memory.load(a_log), memory.load(dt_bias));
-    let mut result = vec![0.0; f.len()];
-    split.rows(&mut result, width, f.len() as u64 * 48, |r, y| {
-        let head = r % heads;
-        let a = exp(a_log[head]);
-        for (i, y) in y.iter_mut().enumerate() {
-            let logit = f[r * width + i] + bias[head * width + i];
-            let log_decay = match formula {
+    let rows = Decays { f: memory.load(f), a_log: memory.load(a_log), bias: memory.load(dt_bias), formula };
+    let mut result = vec![0.0; rows.f.len()];
+    split.rows(&mut result, f.cols as usize, f.elements() * 48, &rows);
+    memory.store(out, &result);
+}
+
+/// Row `t * heads + h` holds the decays of head h of token t.
+struct Decays {
+    f: Vec<f32>,
+    a_log: Vec<f32>,
+    bias: Vec<f32>,
+    formula: DecayFormula,
+}
+
+impl Rows for Decays {
+    #[inline(always)]
+    fn row(&self, r: usize, y: &mut [f32]) {
+        let (width, head) = (y.len(), r % self.a_log.len());
+        let a = exp(self.a_log[head]);
+        let logits = self.f[r * width..].iter().zip(&self.bias[head * width..]);
+        for (y, (f, bias)) in y.iter_mut().zip(logits) {
+            let logit = f + bias;
+            let log_decay = match self.formula {
                 DecayFormula::LowerBound(bound) => bound * sigmoid(a * logit),
                 DecayFormula::Softplus => -(a * softplus(logit)),
             };
             *y = exp(log_decay);
         }
-    });
-    memory.store(out, &result);
+    }
 }
 
 /// The inputs of the delta rule, fields as in [`crate::Op::DeltaRule`].
@@ -97,20 +131,8 @@ pub(super) fn delta_rule(memory: &mut Memory, split: &Split, out: Tensor, inputs
             work.extend(head);
             work.resize(work.len() + tokens * e, 0.0);
         }
-        split.rows(&mut work, per_head, (tokens * heads * d * e * 3) as u64, |head, part| {
-            let (state, results) = part.split_at_mut(d * e);
-            for (t, result) in results.chunks_exact_mut(e).enumerate() {
-                let row = t * heads + head;
-                let token = Token {
-                    q: &q[row * d..][..d],
-                    k: &k[row * d..][..d],
-                    v: &v[row * e..][..e],
-                    decay: &decay[row * d..][..d],
-                    beta: sigmoid(beta[row]),
-                };
-                delta_step(state, &token, result);
-            }
-        });
+        let rows = DeltaHeads { q: &q, k: &k, v: &v, decay: &decay, beta: &beta, heads, d, e };
+        split.rows(&mut work, per_head, (tokens * heads * d * e * 3) as u64, &rows);
         for (head, part) in work.chunks_exact(per_head).enumerate() {
             state[head * d * e..][..d * e].copy_from_slice(&part[..d * e]);
             for t in 0..tokens {
@@ -119,6 +141,37 @@ pub(super) fn delta_rule(memory: &mut Memory, split: &Split, out: Tensor, inputs
         }
     });
     memory.store(out, &result);
+}
+
+/// Row h is the state of head h \[d, e\], followed by its results \[tokens, e\].
+struct DeltaHeads<'a> {
+    q: &'a [f32],
+    k: &'a [f32],
+    v: &'a [f32],
+    decay: &'a [f32],
+    beta: &'a [f32],
+    heads: usize,
+    d: usize,
+    e: usize,
+}
+
+impl Rows for DeltaHeads<'_> {
+    #[inline(always)]
+    fn row(&self, head: usize, part: &mut [f32]) {
+        let (d, e) = (self.d, self.e);
+        let (state, results) = part.split_at_mut(d * e);
+        for (t, result) in results.chunks_exact_mut(e).enumerate() {
+            let row = t * self.heads + head;
+            let token = Token {
+                q: &self.q[row * d..][..d],
+                k: &self.k[row * d..][..d],
+                v: &self.v[row * e..][..e],
+                decay: &self.decay[row * d..][..d],
+                beta: sigmoid(self.beta[row]),
+            };
+            delta_step(state, &token, result);
+        }
+    }
 }
 
 /// What one token brings to one head.

@@ -5,8 +5,8 @@
     reason = "without inlining into a function that enables fma, mul_add becomes a library call per element"
 )]
 
-use super::Split;
 use super::memory::Memory;
+use super::split::{Rows, Split};
 use crate::math::{sigmoid, tanh};
 use crate::op::Activation;
 use crate::tensor::{Ids, NONE, Tensor};
@@ -35,19 +35,60 @@ pub(super) fn glu(
     up: Tensor,
     activation: Activation,
 ) {
-    let (gate, up) = (memory.load(gate), memory.load(up));
-    let mut result = vec![0.0; gate.len()];
-    split.rows(&mut result, 1, gate.len() as u64 * 3 * FUNCTION, |i, y| {
-        y[0] = activation.apply(gate[i], up[i]);
-    });
+    let (width, gate, up) = (gate.cols as usize, memory.load(gate), memory.load(up));
+    let result = gated_units(split, &gate, &up, width, activation);
     memory.store(out, &result);
 }
 
+/// `activation(gate, up)` for rows of `width` numbers.
+pub(super) fn gated_units(
+    split: &Split,
+    gate: &[f32],
+    up: &[f32],
+    width: usize,
+    activation: Activation,
+) -> Vec<f32> {
+    let mut result = vec![0.0; gate.len()];
+    split.rows(&mut result, width, gate.len() as u64 * 3 * FUNCTION, &GatedUnits { gate, up, activation });
+    result
+}
+
+struct GatedUnits<'a> {
+    gate: &'a [f32],
+    up: &'a [f32],
+    activation: Activation,
+}
+
+impl Rows for GatedUnits<'_> {
+    #[inline(always)]
+    fn row(&self, r: usize, y: &mut [f32]) {
+        let start = r * y.len();
+        for (y, (gate, up)) in y.iter_mut().zip(self.gate[start..].iter().zip(&self.up[start..])) {
+            *y = self.activation.apply(*gate, *up);
+        }
+    }
+}
+
 pub(super) fn gate_mul(memory: &mut Memory, split: &Split, out: Tensor, x: Tensor, gate: Tensor) {
-    let (x, gate) = (memory.load(x), memory.load(gate));
-    let mut result = vec![0.0; x.len()];
-    split.rows(&mut result, 1, x.len() as u64 * FUNCTION, |i, y| y[0] = x[i] * sigmoid(gate[i]));
+    let (width, rows) = (x.cols as usize, Gated { x: memory.load(x), gate: memory.load(gate) });
+    let mut result = vec![0.0; rows.x.len()];
+    split.rows(&mut result, width, x.elements() * FUNCTION, &rows);
     memory.store(out, &result);
+}
+
+struct Gated {
+    x: Vec<f32>,
+    gate: Vec<f32>,
+}
+
+impl Rows for Gated {
+    #[inline(always)]
+    fn row(&self, r: usize, y: &mut [f32]) {
+        let start = r * y.len();
+        for (y, (x, gate)) in y.iter_mut().zip(self.x[start..].iter().zip(&self.gate[start..])) {
+            *y = x * sigmoid(*gate);
+        }
+    }
 }
 
 pub(super) fn combine(
@@ -58,17 +99,35 @@ pub(super) fn combine(
     picks: Ids,
     weights: Tensor,
 ) {
-    let (values, picks, weights) = (memory.load(rows), memory.load_ids(picks), memory.load(weights));
-    let (width, ranks) = (rows.cols as usize, rows.rows as usize / out.rows as usize);
+    let sums = WeightedSums {
+        rows: memory.load(rows),
+        picks: memory.load_ids(picks),
+        weights: memory.load(weights),
+        ranks: weights.cols as usize,
+    };
     let mut result = vec![0.0; out.elements() as usize];
-    split.rows(&mut result, width, values.len() as u64, |t, y| {
-        for rank in (t * ranks..(t + 1) * ranks).filter(|&r| picks[r] != NONE) {
-            for (y, x) in y.iter_mut().zip(&values[rank * width..][..width]) {
-                *y = weights[rank].mul_add(*x, *y);
+    split.rows(&mut result, rows.cols as usize, rows.elements(), &sums);
+    memory.store(out, &result);
+}
+
+/// Row t is the sum of the token's ranks.
+struct WeightedSums {
+    rows: Vec<f32>,
+    picks: Vec<u32>,
+    weights: Vec<f32>,
+    ranks: usize,
+}
+
+impl Rows for WeightedSums {
+    #[inline(always)]
+    fn row(&self, t: usize, y: &mut [f32]) {
+        let width = y.len();
+        for rank in (t * self.ranks..(t + 1) * self.ranks).filter(|&rank| self.picks[rank] != NONE) {
+            for (y, x) in y.iter_mut().zip(&self.rows[rank * width..][..width]) {
+                *y = self.weights[rank].mul_add(*x, *y);
             }
         }
-    });
-    memory.store(out, &result);
+    }
 }
 
 pub(super) fn add(memory: &mut Memory, out: Tensor, x: Tensor, y: Tensor) {

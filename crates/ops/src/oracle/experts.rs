@@ -1,7 +1,8 @@
 //! Routed experts, read in their slots.
-use super::Split;
+use super::elementwise::gated_units;
 use super::linear::{MatrixBytes, prepare, product};
 use super::memory::Memory;
+use super::split::Split;
 use crate::ops::Expert;
 use crate::tensor::{Ids, Matrix, NONE, Tensor};
 
@@ -48,12 +49,7 @@ fn one_expert(split: &Split, payload: &[u8], inputs: &[f32], expert: Expert) -> 
         };
         product(split, bytes, weight, &prepare(values, weight, activations))
     };
-    let mut inner = apply(inputs, experts.gate);
-    let up = apply(inputs, experts.up);
-    super::with_fma(|| {
-        for (gate, up) in inner.iter_mut().zip(&up) {
-            *gate = activation.apply(*gate, *up);
-        }
-    });
+    let (gate, up) = (apply(inputs, experts.gate), apply(inputs, experts.up));
+    let inner = gated_units(split, &gate, &up, experts.gate.rows as usize, activation);
     apply(&inner, experts.down)
 }

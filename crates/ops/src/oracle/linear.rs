@@ -1,8 +1,14 @@
 //! Matrix products. What a packed weight and an integer activation mean is in [`crate::packing`].
-use super::Split;
+
+#![expect(
+    clippy::inline_always,
+    reason = "without inlining into a function that enables fma, mul_add becomes a library call per element"
+)]
+
 use super::memory::Memory;
+use super::split::{Rows, Split};
 use crate::lanes::dot;
-use crate::packing::{Prepared, WeightRow};
+use crate::packing::{Prepared, WeightRow, decode_floats};
 use crate::tensor::{Activations, Matrix, Packing, Tensor};
 
 pub(super) fn mat_mul(
@@ -57,19 +63,31 @@ pub(super) fn product(
     inputs: &[Prepared],
 ) -> Vec<f32> {
     let (rows, count) = (weight.rows as usize, inputs.len());
-    let layout = weight.layout();
-    let (code_row, scale_row) = (layout.code_row_bytes as usize, layout.scale_row_bytes as usize);
     let work = rows as u64 * count as u64 * u64::from(weight.cols);
     let mut by_row = vec![0.0; rows * count];
-    split.rows(&mut by_row, count, work, |r, y| {
-        let codes = &bytes.codes[r * code_row..][..code_row];
-        let scales = &bytes.scales[r * scale_row..][..scale_row];
-        let row = WeightRow::decode(weight.packing, weight.cols as usize, codes, scales);
-        for (y, input) in y.iter_mut().zip(inputs) {
+    split.rows(&mut by_row, count, work, &Products { bytes, weight, inputs });
+    transpose(&by_row, count)
+}
+
+/// Row r is what output r gives for every input: a weight row is decoded once.
+struct Products<'a> {
+    bytes: MatrixBytes<'a>,
+    weight: Matrix,
+    inputs: &'a [Prepared],
+}
+
+impl Rows for Products<'_> {
+    #[inline(always)]
+    fn row(&self, r: usize, y: &mut [f32]) {
+        let layout = self.weight.layout();
+        let (code_row, scale_row) = (layout.code_row_bytes as usize, layout.scale_row_bytes as usize);
+        let codes = &self.bytes.codes[r * code_row..][..code_row];
+        let scales = &self.bytes.scales[r * scale_row..][..scale_row];
+        let row = WeightRow::decode(self.weight.packing, self.weight.cols as usize, codes, scales);
+        for (y, input) in y.iter_mut().zip(self.inputs) {
             *y = row.dot(input);
         }
-    });
-    transpose(&by_row, count)
+    }
 }
 
 /// \[n, width\] to \[width, n\].
@@ -92,18 +110,31 @@ pub(super) fn head_mat_mul(
     let bytes = matrix_bytes(memory, weight);
     let (heads, cols) = (heads as usize, weight.cols as usize);
     let (outputs, tokens) = (weight.rows as usize / heads, x.rows as usize / heads);
-    let row_bytes = weight.layout().code_row_bytes as usize;
-    // A weight row is decoded once for all tokens: [heads * outputs, tokens].
     let mut by_row = vec![0.0; weight.rows as usize * tokens];
-    split.rows(&mut by_row, tokens, u64::from(weight.rows) * tokens as u64 * cols as u64, |r, y| {
-        let row = crate::packing::decode_floats(weight.packing, &bytes.codes[r * row_bytes..][..row_bytes]);
-        for (t, y) in y.iter_mut().enumerate() {
-            *y = dot(&row, &values[(t * heads + r / outputs) * cols..][..cols]);
-        }
-    });
-    let result: Vec<f32> = (0..tokens)
-        .flat_map(|t| (0..weight.rows as usize).map(move |r| (r, t)))
-        .map(|(r, t)| by_row[r * tokens + t])
-        .collect();
+    let rows = HeadProducts { codes: bytes.codes, weight, values: &values, heads, outputs };
+    split.rows(&mut by_row, tokens, u64::from(weight.rows) * tokens as u64 * cols as u64, &rows);
+    // Row t of the transposed holds the outputs of all heads of token t: the rows t H + h side by side.
+    let result = transpose(&by_row, tokens);
     memory.store(out, &result);
+}
+
+/// Row `h * outputs + o` is what output o of head h gives for every token.
+struct HeadProducts<'a> {
+    codes: &'a [u8],
+    weight: Matrix,
+    values: &'a [f32],
+    heads: usize,
+    outputs: usize,
+}
+
+impl Rows for HeadProducts<'_> {
+    #[inline(always)]
+    fn row(&self, r: usize, y: &mut [f32]) {
+        let row_bytes = self.weight.layout().code_row_bytes as usize;
+        let row = decode_floats(self.weight.packing, &self.codes[r * row_bytes..][..row_bytes]);
+        for (t, y) in y.iter_mut().enumerate() {
+            let input = t * self.heads + r / self.outputs;
+            *y = dot(&row, &self.values[input * row.len()..][..row.len()]);
+        }
+    }
 }

@@ -11,14 +11,15 @@ mod linear;
 mod memory;
 mod norm;
 mod route;
+mod split;
 
 use crate::device::{Device, DeviceError, MemoryInfo, Submission, Ticket};
 use crate::op::Op;
 use crate::tensor::{Buffer, Ids, Tensor};
 use ::memory::{HostBuffer, Slab};
-pub use dispatch::with_fma;
+pub use dispatch::{Kernel, with_fma};
 use memory::{Allocation, Memory, NAME};
-use rayon::prelude::*;
+use split::Split;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -119,57 +120,6 @@ impl Oracle {
                 memory.store(out, &values);
             }
             Op::Finite { out, x } => elementwise::finite(memory, out, x),
-        }
-    }
-}
-
-/// Splits rows over threads.
-pub(crate) struct Split {
-    pool: Option<rayon::ThreadPool>,
-}
-
-/// Multiply-adds under which a split costs more than it saves.
-const SPLIT_FROM: u64 = 1 << 17;
-
-impl Split {
-    fn new(threads: usize) -> Result<Self, DeviceError> {
-        if threads <= 1 {
-            return Ok(Split { pool: None });
-        }
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
-        let reason = |e: rayon::ThreadPoolBuildError| format!("{threads} threads cannot be started: {e}");
-        Ok(Split {
-            pool: Some(pool.map_err(|e| DeviceError::Failed { device: NAME.into(), reason: reason(e) })?),
-        })
-    }
-
-    /// Calls `body(r, row)` for every row of `width` numbers in `out`; `work` = multiply-adds of all rows together.
-    pub(crate) fn rows(
-        &self,
-        out: &mut [f32],
-        width: usize,
-        work: u64,
-        body: impl Fn(usize, &mut [f32]) + Sync,
-    ) {
-        let rows = out.len() / width.max(1);
-        match &self.pool {
-            Some(pool) if work >= SPLIT_FROM && rows > 1 => {
-                let share = rows.div_ceil(pool.current_num_threads() * 4);
-                pool.install(|| {
-                    out.par_chunks_mut(share * width).enumerate().for_each(|(i, part)| {
-                        with_fma(|| {
-                            for (r, row) in part.chunks_exact_mut(width).enumerate() {
-                                body(i * share + r, row);
-                            }
-                        });
-                    });
-                });
-            }
-            _ => with_fma(|| {
-                for (r, row) in out.chunks_exact_mut(width).enumerate() {
-                    body(r, row);
-                }
-            }),
         }
     }
 }

@@ -1,6 +1,12 @@
 //! The router: which experts, with what weights.
+
+#![expect(
+    clippy::inline_always,
+    reason = "without inlining into a function that enables fma, mul_add becomes a library call per element"
+)]
+
 use super::memory::Memory;
-use super::with_fma;
+use super::{Kernel, with_fma};
 use crate::lanes::sum;
 use crate::math::sigmoid;
 use crate::op::Routing;
@@ -19,22 +25,42 @@ pub(super) fn route(
     let values = memory.load(logits);
     let bias = bias.map(|b| memory.load(b));
     let (mut ids, mut shares) = (Vec::new(), Vec::new());
-    with_fma(|| {
-        for row in values.chunks_exact(experts) {
-            let (row_ids, row_shares) = route_row(row, bias.as_deref(), ranks, routing);
-            ids.extend(row_ids);
-            shares.extend(row_shares);
-        }
-    });
+    let scores = with_fma(Scores(&values));
+    for (row, scores) in values.chunks_exact(experts).zip(scores.chunks_exact(experts)) {
+        let (row_ids, row_shares) = route_row(row, scores, bias.as_deref(), ranks, routing);
+        ids.extend(row_ids);
+        shares.extend(row_shares);
+    }
     memory.store(picks.0, &ids);
     memory.store(weights, &shares);
 }
 
-fn route_row(logits: &[f32], bias: Option<&[f32]>, ranks: usize, routing: Routing) -> (Vec<u32>, Vec<f32>) {
-    let scores: Vec<f32> = logits.iter().map(|&l| sigmoid(l)).collect();
+/// The sigmoid of every logit.
+struct Scores<'a>(&'a [f32]);
+
+impl Kernel for Scores<'_> {
+    type Output = Vec<f32>;
+
+    #[inline(always)]
+    fn run(self) -> Vec<f32> {
+        let mut scores = self.0.to_vec();
+        for score in &mut scores {
+            *score = sigmoid(*score);
+        }
+        scores
+    }
+}
+
+fn route_row(
+    logits: &[f32],
+    scores: &[f32],
+    bias: Option<&[f32]>,
+    ranks: usize,
+    routing: Routing,
+) -> (Vec<u32>, Vec<f32>) {
     let choice: Vec<f32> = match bias {
         Some(bias) => scores.iter().zip(bias).map(|(s, b)| s + b).collect(),
-        None => scores.clone(),
+        None => scores.to_vec(),
     };
     if !logits.iter().chain(&choice).all(|c| c.is_finite()) {
         return (vec![NONE; ranks], vec![0.0; ranks]);
@@ -83,6 +109,15 @@ fn drop_tail(picks: &mut [u32], shares: &mut [f32], keep: f32) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn route_row(
+        logits: &[f32],
+        bias: Option<&[f32]>,
+        ranks: usize,
+        routing: Routing,
+    ) -> (Vec<u32>, Vec<f32>) {
+        super::route_row(logits, &with_fma(Scores(logits)), bias, ranks, routing)
+    }
 
     const ALL: Routing = Routing { renormalize: true, scale: 1.0, keep: 1.0 };
 
