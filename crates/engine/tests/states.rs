@@ -1,7 +1,7 @@
 //! What a sequence keeps: forks, snapshots, going back, growing and giving back, on the tiny model.
 mod common;
 
-use common::devices::Late;
+use common::devices::{Late, Rigged, Strike};
 use common::{Setup, alone, assert_same, feed, part, release, reset, some_ids, step_bits};
 use engine::Engine;
 use models::{Dense, Health, Logits, Part, PartError, State, StateError};
@@ -359,6 +359,50 @@ fn all_sequences_have_their_context() {
         pool.grow(device, state, 100).unwrap();
     }
     assert_eq!(pool.free_blocks(), 3 * 100u32.div_ceil(BLOCK) - 6);
+}
+
+/// A state that could not grow, be copied or be reset keeps or gives back what it holds, and the next try is right.
+#[test]
+fn a_failure_of_the_device_outside_a_step_loses_nothing() {
+    let (device, controls) = Rigged::new();
+    let mut engine = Setup::new().device(device).load();
+    let ids = some_ids(1, 68);
+    let mut state = state_of(&mut engine, &ids[..5]);
+    let held = |engine: &mut Engine| (free_blocks(engine), engine.states().1.memory().allocated);
+    let before = held(&mut engine);
+
+    controls.strike("write", 0, Strike::Fail);
+    let (pool, device) = engine.states();
+    let error = pool.grow(device, &mut state, 65).unwrap_err();
+    assert!(matches!(error, StateError::Device(_)), "{error:?}");
+    assert_eq!((held(&mut engine), state.health()), (before, Health::Ready));
+
+    // The recurrent part is copied first, then the rows of each latent cache.
+    for copy in 0..3 {
+        controls.strike("copy bytes", copy, Strike::Fail);
+        let error = fork(&mut engine, &state).unwrap_err();
+        assert!(matches!(error, StateError::Device(_)), "{error:?}");
+        assert!(controls.has_struck() && held(&mut engine) == before, "copy {copy}");
+    }
+    go_on(&mut engine, &mut state, &ids[5..66]);
+    let rest = feed(&mut engine, &mut state, &ids[66..]).unwrap();
+    let mut other = Setup::new().load();
+    let mut fresh = state_of(&mut other, &ids[..66]);
+    assert_same(&rest, &feed(&mut other, &mut fresh, &ids[66..]).unwrap(), "after failures");
+
+    for write in 0..2 {
+        controls.strike("write", write, Strike::Fail);
+        let (pool, device) = engine.states();
+        pool.reset(device, &mut state).unwrap_err();
+        assert!(controls.has_struck());
+        assert_eq!(state.health(), Health::NeedsRebuild, "write {write}");
+    }
+    reset(&mut engine, &mut state);
+    assert_same(
+        &feed(&mut engine, &mut state, &ids[..2]).unwrap(),
+        &alone(&mut other, &ids[..2]),
+        "after resets",
+    );
 }
 
 #[test]
