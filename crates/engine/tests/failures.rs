@@ -363,7 +363,7 @@ fn a_cancel_ends_the_wait_for_experts() {
         });
         bench.step([Some(&flag); 3]).unwrap()
     });
-    assert_eq!(disk.calls(), 0, "the step has not waited for what it asked for");
+    assert_eq!(disk.calls(), [], "the step has not waited for what it asked for");
     // The reads that hang land from now on.
     gate.open();
     let cancelled = |error: &PartError| matches!(error, PartError::Cancelled);

@@ -4,7 +4,7 @@ mod common;
 use common::{Golden, data, distance, engine, request};
 use engine::{Engine, Finish, Sampling, Session, Task, generate, sampler::argmax};
 use models::kimi_k3::KimiK3Config;
-use models::{Logits, Output, Part, StateField, Tap};
+use models::{Logits, Output, StateField, Tap};
 use ops::Activations;
 use serde_json::Value;
 

@@ -71,9 +71,10 @@ fn load(case: &Case) -> Engine {
         let slow = FaultyReader::new(plain, case.seed).with_delays(Duration::from_micros(300));
         setup = setup.reader(Arc::new(slow.with_short_reads().with_interruptions()));
     }
-    let device: Box<dyn Device> = match case.late {
-        true => Box::new(Late::new(case.threads, case.seed)),
-        false => Box::new(Oracle::new(case.threads).unwrap()),
+    let device: Box<dyn Device> = if case.late {
+        Box::new(Late::new(case.threads, case.seed))
+    } else {
+        Box::new(Oracle::new(case.threads).unwrap())
     };
     Setup { device, ..setup }.load()
 }
@@ -200,7 +201,7 @@ fn any_case() -> impl Strategy<Value = Case> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 12, failure_persistence: None, max_shrink_iters: 20, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, max_shrink_iters: 20, ..ProptestConfig::default() })]
     #[test]
     fn all_changes_together(case in any_case()) {
         check(&case);

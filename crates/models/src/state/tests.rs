@@ -137,9 +137,10 @@ fn every_kind_of_layout_is_copied() {
         ops.device().write(state.fixed, 0, &fixed).unwrap();
         let bytes = pool.snapshot(ops.device(), &state).unwrap();
         for restored in [false, true] {
-            let copy = match restored {
-                false => pool.fork(ops.device(), &state).unwrap(),
-                true => pool.restore(ops.device(), &bytes).unwrap(),
+            let copy = if restored {
+                pool.restore(ops.device(), &bytes).unwrap()
+            } else {
+                pool.fork(ops.device(), &state).unwrap()
             };
             assert_eq!(pool.snapshot(ops.device(), &copy).unwrap(), bytes, "{layout:?}");
             check(&pool, &mut ops, &copy, 1);
