@@ -86,7 +86,7 @@ impl Engine {
         let mut done = |bytes| progress(Progress::Dense(bytes, total));
         let (model, _) = family.load(checkpoint, Some(&mut *device), &plan.options, &mut done)?;
         let experts = load_experts(checkpoint, family, &plan, &mut *device, (reader, readers), progress)?;
-        let identity = identity(checkpoint, &plan);
+        let identity = identity(checkpoint, family, &plan)?;
         // Whole blocks for every sequence, as planned.
         let positions = plan.context.next_multiple_of(LATENT_BLOCK) * plan.sequences;
         let layout = model.state_layout().clone();
@@ -179,12 +179,21 @@ fn load_experts(
     Ok(Experts::streamed(device, buffer, cache)?)
 }
 
-/// Names model, packing and numerics: snapshots of one identity can be exchanged.
-fn identity(checkpoint: &Checkpoint, plan: &Plan) -> [u8; 32] {
+/// Bytes at the start of each dense tensor that go into the identity.
+const SAMPLE_BYTES: u64 = 4096;
+
+/// Names model, packing and numerics: snapshots of one identity can be exchanged. Of the weights it takes a sample, which
+/// tells a model from another of the same sizes (a fine-tuned one), but not every damage.
+fn identity(checkpoint: &Checkpoint, family: &Family, plan: &Plan) -> Result<[u8; 32], LoadError> {
     let mut hasher = blake3::Hasher::new();
     hasher.update(checkpoint.config_bytes());
-    for shard in checkpoint.shards() {
-        hasher.update(&checkpoint.files().len(*shard).unwrap_or(0).to_le_bytes());
+    for (name, entry) in checkpoint.under("") {
+        // One expert stands for all of its layer: a checkpoint has hundreds of thousands of their tensors.
+        if family.expert_of(name).is_none_or(|id| id.expert == 0) {
+            let mut sample = vec![0; entry.bytes.min(SAMPLE_BYTES) as usize];
+            checkpoint.read_range(entry, 0, &mut sample)?;
+            hasher.update(name.as_bytes()).update(&sample);
+        }
     }
     let options = &plan.options;
     let settings = format!(
@@ -194,5 +203,5 @@ fn identity(checkpoint: &Checkpoint, plan: &Plan) -> [u8; 32] {
         options.layers,
         options.expert_top_p,
     );
-    *hasher.update(settings.as_bytes()).finalize().as_bytes()
+    Ok(*hasher.update(settings.as_bytes()).finalize().as_bytes())
 }

@@ -6,6 +6,7 @@ use common::{Setup, alone, assert_same, feed, part, release, reset, some_ids, st
 use engine::Engine;
 use models::{Dense, Health, Logits, Part, PartError, State, StateError};
 use ops::{Activations, NUMERICS_VERSION};
+use store::{Checkpoint, testing};
 
 /// Positions a latent block holds.
 const BLOCK: u32 = 64;
@@ -182,6 +183,34 @@ fn a_foreign_snapshot_is_refused_by_name() {
         let text = refusal(&mut setup.load(), &good);
         assert!(text.contains("another model, packing or activations mode"), "{text}");
     }
+}
+
+/// The same files elsewhere are the same model; one with the same config and sizes but other weights is another.
+#[test]
+fn a_snapshot_of_other_weights_is_refused() {
+    let mut here = engine(64, 2);
+    let state = state_of(&mut here, &some_ids(1, 1));
+    let good = snapshot(&mut here, &state);
+    let directory = tempfile::tempdir().unwrap();
+    testing::copy_model(&common::data("k3-tiny"), directory.path()).unwrap();
+    let load = || {
+        let checkpoint = Checkpoint::open(&[directory.path().to_owned()]).unwrap();
+        let (setup, reader) = (Setup::new(), common::readers::plain(&checkpoint));
+        common::engine_with(&checkpoint, &setup.request, setup.device, reader, 2)
+    };
+    assert_eq!(restore(&mut load(), &good).unwrap().position(), 1);
+    for name in ["layers.3.self_attn.o_proj.weight", "layers.7.block_sparse_moe.experts.0.w2.weight_packed"] {
+        let name = format!("language_model.model.{name}");
+        let shard = directory.path().join(testing::shard_of(directory.path(), &name).unwrap());
+        let change = |tensors: &mut Vec<testing::PlainTensor>| {
+            tensors.iter_mut().find(|t| t.name == name).unwrap().bytes[10] ^= 1;
+        };
+        testing::edit_shard(&shard, change).unwrap();
+        let text = refusal(&mut load(), &good);
+        assert!(text.contains("another model"), "{name}: {text}");
+        testing::edit_shard(&shard, change).unwrap();
+    }
+    assert_eq!(restore(&mut load(), &good).unwrap().position(), 1);
 }
 
 #[test]

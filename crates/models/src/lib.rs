@@ -26,7 +26,7 @@ use kimi_k3::{KimiK3, KimiK3Config};
 use ops::{Activations, DeviceError, Ops, Tensor};
 use step::Step;
 use store::catalog::{Catalog, CatalogError};
-use store::{Checkpoint, StoreError};
+use store::{Checkpoint, ExpertId, StoreError};
 
 /// A model whose weights are on a device.
 pub trait Model: Send {
@@ -162,6 +162,12 @@ impl Family {
     #[must_use]
     pub fn name(&self) -> &'static str {
         "kimi_k3"
+    }
+
+    /// The routed expert that a tensor of this name belongs to.
+    #[must_use]
+    pub fn expert_of(&self, name: &str) -> Option<ExpertId> {
+        kimi_k3::names::role(&self.config, name).expert
     }
 
     /// Loads the model onto a device, or only looks and counts without one.
