@@ -1,6 +1,8 @@
 //! The table of `docs/packing.md`: what each storage of dense matrices and each activations mode does to the logits of
 //! the tiny model, teacher-forced over text that the model wrote itself. `cargo run --release -p engine --example
 //! packing_errors -- data/k3-tiny`
+#![allow(clippy::print_stdout, reason = "its table is its output")]
+
 use engine::plan::Request;
 use engine::{Engine, Limits, Sampling, Session, Task, generate, plan};
 use memory::CacheSize;

@@ -87,7 +87,7 @@ pub enum Op {
     GateMul { out: Tensor, x: Tensor, gate: Tensor },
     /// The router: `s = sigmoid(logits)`; picks = the K largest of `s + bias` (ties: lowest id), best first; weights
     /// from the unbiased s. logits \[T, E\], bias \[1, E\], picks, weights \[T, K\]. A row with a number that is not
-    /// finite picks NONE.
+    /// finite picks NONE with weights of NaN, so that it stays known by its numbers.
     Route { picks: Ids, weights: Tensor, logits: Tensor, bias: Option<Tensor>, routing: Routing },
     /// Routed experts: for each token t and rank r whose pick has a slot,
     /// `out[t K + r] = W_down activation(W_gate x[t], W_up x[t])`; rows without a slot stay as they are.
@@ -101,7 +101,7 @@ pub enum Op {
         activation: Activation,
         activations: Activations,
     },
-    /// `out[t] = sum_r weights[t][r] rows[t K + r]`, in rank order, picks of NONE left out; rows \[T K, D\].
+    /// `out[t] = sum_r weights[t][r] rows[t K + r]`, in rank order, a pick of NONE counting as a row of zeros; rows \[T K, D\].
     Combine { out: Tensor, rows: Tensor, picks: Ids, weights: Tensor },
     /// `out = x + y`, elementwise.
     Add { out: Tensor, x: Tensor, y: Tensor },

@@ -110,7 +110,7 @@ pub(super) fn combine(
     memory.store(out, &result);
 }
 
-/// Row t is the sum of the token's ranks.
+/// Row t is the sum of the token's ranks; a rank without a pick counts as zeros.
 struct WeightedSums {
     rows: Vec<f32>,
     picks: Vec<u32>,
@@ -122,9 +122,10 @@ impl Rows for WeightedSums {
     #[inline(always)]
     fn row(&self, t: usize, y: &mut [f32]) {
         let width = y.len();
-        for rank in (t * self.ranks..(t + 1) * self.ranks).filter(|&rank| self.picks[rank] != NONE) {
+        for rank in t * self.ranks..(t + 1) * self.ranks {
+            let picked = self.picks[rank] != NONE;
             for (y, x) in y.iter_mut().zip(&self.rows[rank * width..][..width]) {
-                *y = self.weights[rank].mul_add(*x, *y);
+                *y = self.weights[rank].mul_add(if picked { *x } else { 0.0 }, *y);
             }
         }
     }

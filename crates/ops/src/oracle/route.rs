@@ -63,7 +63,7 @@ fn route_row(
         None => scores.to_vec(),
     };
     if !logits.iter().chain(&choice).all(|c| c.is_finite()) {
-        return (vec![NONE; ranks], vec![0.0; ranks]);
+        return (vec![NONE; ranks], vec![f32::NAN; ranks]);
     }
     let mut order: Vec<u32> = (0..logits.len() as u32).collect();
     order.sort_by(|&a, &b| descending(choice[a as usize], choice[b as usize]).then(a.cmp(&b)));
@@ -87,7 +87,7 @@ fn descending(a: f32, b: f32) -> Ordering {
     b.partial_cmp(&a).unwrap_or(Ordering::Equal)
 }
 
-/// Keeps the fewest of the heaviest picks that hold the share `keep` of the row's weight.
+/// Keeps the fewest of the heaviest picks, at least one, that hold the share `keep` of the row's weight.
 fn drop_tail(picks: &mut [u32], shares: &mut [f32], keep: f32) {
     if keep >= 1.0 {
         return;
@@ -95,8 +95,8 @@ fn drop_tail(picks: &mut [u32], shares: &mut [f32], keep: f32) {
     let enough = keep * sum(shares);
     let mut by_weight: Vec<usize> = (0..shares.len()).collect();
     by_weight.sort_by(|&a, &b| descending(shares[a], shares[b]).then(a.cmp(&b)));
-    let mut held = 0.0;
-    for rank in by_weight {
+    let mut held = shares[by_weight[0]];
+    for rank in by_weight.into_iter().skip(1) {
         if held >= enough {
             picks[rank] = NONE;
             shares[rank] = 0.0;
@@ -130,7 +130,8 @@ mod tests {
 
     #[test]
     fn a_row_that_is_not_finite_picks_none() {
-        assert_eq!(route_row(&[0.0, f32::NAN], None, 1, ALL).0, [NONE]);
+        let (picks, weights) = route_row(&[0.0, f32::NAN], None, 1, ALL);
+        assert!(picks == [NONE] && weights[0].is_nan());
     }
 
     #[test]

@@ -132,10 +132,10 @@ fn combine(oracle: &Oracle, rows: Tensor, picks: Ids, weights: Tensor) -> Vec<f6
     let width = rows.cols as usize;
     let (values, picks) = (numbers(oracle, rows), oracle.load_ids(picks));
     let mut out = vec![0.0; width * weights.rows as usize];
-    for (i, weight) in numbers(oracle, weights).into_iter().enumerate().filter(|(i, _)| picks[*i] != NONE) {
+    for (i, weight) in numbers(oracle, weights).into_iter().enumerate() {
         let token = i / weights.cols as usize;
         for c in 0..width {
-            out[token * width + c] += weight * values[i * width + c];
+            out[token * width + c] += weight * if picks[i] == NONE { 0.0 } else { values[i * width + c] };
         }
     }
     out
@@ -156,7 +156,7 @@ fn route(oracle: &Oracle, logits: Tensor, bias: Option<Tensor>, k: u32, routing:
 
 fn route_row(logits: &[f64], bias: &[f64], k: usize, routing: Routing) -> Vec<(u32, f64)> {
     if !logits.iter().chain(bias).all(|v| v.is_finite()) {
-        return vec![(NONE, 0.0); k];
+        return vec![(NONE, f64::NAN); k];
     }
     let scores: Vec<f64> = logits.iter().map(|l| sigmoid(*l)).collect();
     let mut left: Vec<usize> = (0..scores.len()).collect();
