@@ -7,7 +7,8 @@ use common::readers::{Changed, Switch, extent, piece, plain};
 use common::{Setup, alone, assert_same, feed, part, reset, some_ids, step_bits, tiny};
 use engine::{Engine, EngineError};
 use models::{Health, PartError, State, StepError};
-use ops::DeviceError;
+use ops::testing::{Call, Failing, Late};
+use ops::{DeviceError, Oracle};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -259,7 +260,7 @@ fn faults_of_the_disk_while_all_experts_are_loaded() {
         let request = common::request(ops::Activations::Int15);
         let plan = common::make_plan(&checkpoint, &request);
         let family = models::Family::recognise(&checkpoint).unwrap();
-        let device = Box::new(ops::Oracle::new(1).unwrap());
+        let device = Box::new(Oracle::new(1).unwrap());
         let loaded = Engine::load(&checkpoint, &family, plan, device, (reader, 2), &mut |_| {});
         let Err(EngineError::Cache(CacheError::Expert(error))) = loaded else {
             panic!("{named}: not refused")
@@ -328,6 +329,31 @@ fn one_part_is_cancelled_between_layers() {
     }
 }
 
+/// From the layer on in which a part has failed only what the others picked is read.
+#[test]
+fn nothing_is_read_for_a_part_that_has_failed() {
+    let mut bench = Bench::new(Some(SLOTS));
+    let distinct = |parts: &[usize]| -> usize {
+        let experts = |layer: u32| {
+            (0..32).filter(|&e| parts.iter().any(|&p| bench.picks[p][layer as usize].contains(&e)))
+        };
+        (1..LAYERS).map(|layer| experts(layer).count()).sum()
+    };
+    let (all, others) = (distinct(&[0, VICTIM, 2]), distinct(&[0, 2]));
+    assert!(others < all);
+    for (cancelled, expected) in [(false, all), (true, others)] {
+        bench.begin();
+        let flag = Arc::new(AtomicBool::new(false));
+        if cancelled {
+            bench.controls.strike("glu", 0, Strike::Raise(Arc::clone(&flag)));
+        }
+        let before = bench.engine.cache_statistics().reads;
+        bench.step([None, Some(&flag), None]).unwrap();
+        let reads = bench.engine.cache_statistics().reads - before;
+        assert_eq!(reads, expected as u64, "cancelled in layer 0: {cancelled}");
+    }
+}
+
 /// Every layer looks at the flags before it begins, and where it waits for experts.
 fn flag_is_seen(layer: u64, slots: Option<u32>) -> bool {
     layer + 1 < u64::from(LAYERS) || slots.is_some()
@@ -388,6 +414,35 @@ fn a_failure_of_the_device() {
             let failed = matches!(outcome, Err(StepError::Device(DeviceError::Failed { .. })));
             assert!(failed, "call {place} of {calls}: {outcome:?}");
             bench.check_recovery(&[0, 1, 2], &format!("failure at call {place} of {calls}, {slots:?}"));
+        }
+    }
+}
+
+/// A device that is lost stays lost: every step says so, at once or when it is waited for, and none hangs.
+#[test]
+fn a_lost_device() {
+    let oracle = || Oracle::new(1).unwrap();
+    let ids = some_ids(1, 3);
+    for nth in [1, 5, 20] {
+        let late = |seed| Late::new(Failing::new(oracle(), Call::Submit, nth), seed);
+        let setups = [
+            Setup::new().device(Failing::new(oracle(), Call::Take, nth.min(2))),
+            Setup::new().slots(2).device(Failing::new(oracle(), Call::Take, nth.min(8))),
+            Setup::new().slots(1).device(Failing::new(oracle(), Call::Wait, nth)),
+            Setup::new().device(late(nth)),
+            Setup::new().slots(3).device(late(nth + 1)),
+        ];
+        for (number, setup) in setups.into_iter().enumerate() {
+            let mut engine = setup.load();
+            let mut state = engine.create_state().unwrap();
+            for attempt in 0..3 {
+                let outcome = step_bits(&mut engine, &mut [part(&mut state, &ids)]);
+                let failed = matches!(outcome, Err(StepError::Device(DeviceError::Failed { .. })));
+                assert!(failed, "device {number}, failing from {nth} on, attempt {attempt}: {outcome:?}");
+                assert_eq!((state.position(), state.health()), (0, Health::NeedsRebuild));
+                let (pool, device) = engine.states();
+                pool.reset(device, &mut state).unwrap(); // only writes, which do not fail here
+            }
         }
     }
 }

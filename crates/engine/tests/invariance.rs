@@ -1,10 +1,11 @@
 //! The same bits whatever the chunks, the company, the slots, the readers, the threads, the order and the delays.
 mod common;
 
-use common::devices::{Late, Random};
+use common::devices::Random;
 use common::{Setup, assert_same, part, some_ids, step_bits};
 use engine::Engine;
 use models::{Dense, Part, State};
+use ops::testing::Late;
 use ops::{Activations, Device, Oracle};
 use proptest::prelude::*;
 use std::sync::{Arc, OnceLock};
@@ -71,11 +72,9 @@ fn load(case: &Case) -> Engine {
         let slow = FaultyReader::new(plain, case.seed).with_delays(Duration::from_micros(300));
         setup = setup.reader(Arc::new(slow.with_short_reads().with_interruptions()));
     }
-    let device: Box<dyn Device> = if case.late {
-        Box::new(Late::new(case.threads, case.seed))
-    } else {
-        Box::new(Oracle::new(case.threads).unwrap())
-    };
+    let oracle = Oracle::new(case.threads).unwrap();
+    let device: Box<dyn Device> =
+        if case.late { Box::new(Late::new(oracle, case.seed)) } else { Box::new(oracle) };
     Setup { device, ..setup }.load()
 }
 
@@ -201,7 +200,7 @@ fn any_case() -> impl Strategy<Value = Case> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, max_shrink_iters: 20, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, max_shrink_iters: 20, ..ProptestConfig::default() })]
     #[test]
     fn all_changes_together(case in any_case()) {
         check(&case);

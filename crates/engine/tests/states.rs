@@ -1,11 +1,12 @@
 //! What a sequence keeps: forks, snapshots, going back, growing and giving back, on the tiny model.
 mod common;
 
-use common::devices::{Late, Rigged, Strike};
+use common::devices::{Rigged, Strike};
 use common::{Setup, alone, assert_same, feed, part, release, reset, some_ids, step_bits};
 use engine::Engine;
 use models::{Dense, Health, Logits, Part, PartError, State, StateError};
-use ops::{Activations, NUMERICS_VERSION};
+use ops::testing::Late;
+use ops::{Activations, NUMERICS_VERSION, Oracle};
 use store::{Checkpoint, testing};
 
 /// Positions a latent block holds.
@@ -93,7 +94,7 @@ fn a_fork_without_room_is_refused_and_takes_nothing() {
 #[test]
 fn a_snapshot_is_as_good_as_the_state() {
     let mut here = engine(128, 4);
-    let mut elsewhere = Setup::new().slots(9).device(Late::new(1, 3)).load();
+    let mut elsewhere = Setup::new().slots(9).device(Late::new(Oracle::new(1).unwrap(), 3)).load();
     let next = some_ids(2, 3);
     for length in [0, 15, 64, 100] {
         let mut state = state_of(&mut here, &some_ids(1, length));
