@@ -177,7 +177,7 @@ fn route_row(logits: &[f64], bias: &[f64], k: usize, routing: Routing) -> Vec<(u
     row
 }
 
-/// Of the picks from the heaviest on, those stay before which the share `keep` was not reached.
+/// Of the picks from the heaviest on, the first stays and those before which the share `keep` was not reached.
 fn drop_tail(row: &mut [(u32, f64)], keep: f64) {
     if keep >= 1.0 {
         return;
@@ -186,8 +186,8 @@ fn drop_tail(row: &mut [(u32, f64)], keep: f64) {
     let shares: Vec<f64> = row.iter().map(|(_, share)| *share).collect();
     for (i, pick) in row.iter_mut().enumerate() {
         let before = |j: &usize| shares[*j] > shares[i] || shares[*j] == shares[i] && *j < i;
-        let held: f64 = (0..shares.len()).filter(before).map(|j| shares[j]).sum();
-        if held >= keep * total {
+        let heavier: Vec<f64> = (0..shares.len()).filter(before).map(|j| shares[j]).collect();
+        if !heavier.is_empty() && heavier.iter().sum::<f64>() >= keep * total {
             *pick = (NONE, 0.0);
         }
     }
