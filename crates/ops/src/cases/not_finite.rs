@@ -4,7 +4,7 @@ use super::Size;
 use super::case::{Case, Recipe, Values};
 use super::linear::{MODES, PACKINGS};
 use crate::op::{Activation, DecayFormula, Op, Routing};
-use crate::tensor::{LATENT_BLOCK, LatentCache, Packing, Tensor};
+use crate::tensor::{LATENT_BLOCK, LatentCache, NONE, Packing, Tensor};
 
 const BAD: [f32; 3] = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY];
 
@@ -168,5 +168,10 @@ fn combine(case: &mut Case) {
     let rows = spoiled(case, 8, 16);
     let (picks, weights) = (case.ids(4, 2, &[0, 1, 2, 3, 4, 5, 6, 7]), spoiled(case, 4, 2));
     let out = case.output(4, 16);
+    case.push(Op::Combine { out, rows, picks, weights });
+    // What the router gives for a bad row: the row stays bad.
+    let (picks, weights) = (case.ids(2, 2, &[1, 0, NONE, NONE]), case.input(2, 2, Values::Same(f32::NAN)));
+    case.fill(weights.rows_at(0, 1), Values::Positive);
+    let (rows, out) = (case.input(4, 16, Values::Unit), case.output(2, 16));
     case.push(Op::Combine { out, rows, picks, weights });
 }

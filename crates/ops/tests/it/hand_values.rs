@@ -246,6 +246,13 @@ fn route_picks_the_largest_biased_and_weighs_the_unbiased() {
     assert_eq!(d.oracle.load_ids(picks), [3, 1, 0]);
     // 7 * (1/2, 3/4, 1/2) / (7/4) = (2, 3, 2).
     close(&d.oracle.load(weights), &[2.0, 3.0, 2.0]);
+    // Kept are the heaviest that hold the share of the whole; a share of nothing still keeps one.
+    for keep in [0.4, 0.0] {
+        let routing = Routing { keep, ..routing };
+        d.oracle.run(&Op::Route { picks, weights, logits, bias: Some(bias), routing });
+        assert_eq!(d.oracle.load_ids(picks), [NONE, 1, NONE], "keep {keep}");
+        close(&d.oracle.load(weights), &[0.0, 3.0, 0.0]);
+    }
 }
 
 #[test]
