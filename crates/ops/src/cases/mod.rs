@@ -38,7 +38,7 @@ pub enum Size {
     Small,
     /// What a device's test runs: seconds on the oracle.
     Quick,
-    /// More of the same, for whoever changes a kernel: minutes on the oracle.
+    /// More rows and columns of the same, for whoever changes a kernel: three times as long.
     Thorough,
 }
 
