@@ -19,18 +19,31 @@ pub enum CacheSize {
 
 impl CacheSize {
     /// The slab for experts of `payload_bytes` bytes, of which the model has `experts`, on a machine with `memory_bytes`
-    /// bytes. There are never more slots than experts.
+    /// bytes. Bytes are rounded down to whole slots, but never to none; there are never more slots than experts.
     ///
     /// # Errors
-    /// [`MemoryError::CacheTooSmall`] if not one expert fits, and those of [`SlabPlan::new`].
+    /// Those of [`SlabPlan::new`].
     pub fn plan(self, payload_bytes: u64, experts: u32, memory_bytes: u64) -> Result<SlabPlan, MemoryError> {
-        match self {
-            Self::Bytes(bytes) => SlabPlan::fitting(bytes, payload_bytes, experts),
-            Self::PercentOfMemory(percent) => {
-                SlabPlan::fitting((memory_bytes as f64 * percent / 100.0) as u64, payload_bytes, experts)
+        let slots = match self {
+            Self::Slots(slots) => slots,
+            Self::All => experts,
+            Self::Bytes(_) | Self::PercentOfMemory(_) => {
+                let slot_bytes = SlabPlan::new(1, payload_bytes)?.slot_bytes();
+                let whole = self.bytes(memory_bytes).map_or(0, |bytes| bytes / slot_bytes);
+                u32::try_from(whole).unwrap_or(u32::MAX).max(1)
             }
-            Self::Slots(slots) => SlabPlan::new(slots.min(experts), payload_bytes),
-            Self::All => SlabPlan::new(experts, payload_bytes),
+        };
+        SlabPlan::new(slots.min(experts), payload_bytes)
+    }
+
+    /// The bytes it comes to on a machine with `memory_bytes` bytes; `None` if it counts experts. One slot is planned even
+    /// if it takes more.
+    #[must_use]
+    pub fn bytes(self, memory_bytes: u64) -> Option<u64> {
+        match self {
+            Self::Bytes(bytes) => Some(bytes),
+            Self::PercentOfMemory(percent) => Some((memory_bytes as f64 * percent / 100.0) as u64),
+            Self::Slots(_) | Self::All => None,
         }
     }
 }
@@ -178,7 +191,18 @@ mod tests {
         assert_eq!(slots(CacheSize::Slots(4)).unwrap(), 4);
         assert_eq!(slots(CacheSize::Slots(40)).unwrap(), 10);
         assert_eq!(slots(CacheSize::All).unwrap(), 10);
-        let error = slots(CacheSize::PercentOfMemory(4.0)).unwrap_err();
-        assert!(matches!(error, MemoryError::CacheTooSmall { bytes: 52_428, slot_bytes: 65_536 }), "{error}");
+        assert_eq!(slots(CacheSize::Bytes(u64::MAX)).unwrap(), 10);
+        assert!(CacheSize::All.plan(payload, 0, memory).is_err());
+    }
+
+    #[test]
+    fn less_than_one_slot_is_one_slot() {
+        let memory = 20 * 65_536;
+        for size in [CacheSize::PercentOfMemory(4.0), CacheSize::Bytes(1), CacheSize::Bytes(65_535)] {
+            assert!(size.bytes(memory).unwrap() < 65_536);
+            assert_eq!(size.plan(60_000, 10, memory).unwrap().slots(), 1, "{size}");
+        }
+        assert_eq!(CacheSize::PercentOfMemory(4.0).bytes(memory), Some(52_428));
+        assert_eq!((CacheSize::Slots(3).bytes(memory), CacheSize::All.bytes(memory)), (None, None));
     }
 }
