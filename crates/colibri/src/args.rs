@@ -48,6 +48,17 @@ impl Command {
             Command::Inspect(args) => args.output.json,
         }
     }
+
+    /// How it computes, if it computes.
+    pub(crate) fn engine(&self) -> Option<&EngineArgs> {
+        match self {
+            Command::Run(args) => Some(&args.engine),
+            Command::Logits(args) => Some(&args.engine),
+            Command::Trace(args) => Some(&args.engine),
+            Command::Verify(args) => Some(&args.engine),
+            Command::Inspect(_) => None,
+        }
+    }
 }
 
 /// Arguments of `run`.
@@ -215,7 +226,7 @@ pub(crate) struct SamplingArgs {
 #[command(next_help_heading = "Engine")]
 pub(crate) struct EngineArgs {
     /// Tokens of the prompt computed together, 1 to 4096; changes no result
-    #[arg(long, value_name = "N", default_value = "32", value_parser = values::count)]
+    #[arg(long, value_name = "N", default_value = "32", value_parser = values::chunk)]
     pub(crate) chunk: u32,
     /// Tokens of prompt and answer, at most [default: 8192 or the model's own limit, less if memory is short]
     #[arg(long, value_name = "N", value_parser = values::count)]
@@ -227,7 +238,7 @@ pub(crate) struct EngineArgs {
     /// Threads that read experts from disk, 1 to 256; changes no result
     #[arg(long, value_name = "N", default_value = "4", value_parser = values::threads)]
     pub(crate) readers: u32,
-    /// Threads that compute, 1 to 256; changes no result [default: all cores that this process may use]
+    /// Threads that compute and that pack weights while they are loaded, 1 to 256; changes no result [default: all cores that this process may use]
     #[arg(long, value_name = "N", value_parser = values::threads)]
     pub(crate) threads: Option<u32>,
     /// What activations become where they meet packed weights: int15, exact (f32) or int8

@@ -5,9 +5,10 @@ use crate::errors::Failure;
 use crate::progress::LoadBars;
 use crate::values::DeviceChoice;
 use engine::plan::Request;
-use engine::{Engine, Limits, Plan};
+use engine::{Engine, Limits, Plan, show_bytes};
 use models::{Family, LoadOptions};
 use ops::{Device, Oracle};
+use std::borrow::Borrow;
 use std::io::{self, Read as _};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -64,11 +65,20 @@ pub(crate) fn tokenizer(model: &Model) -> Result<Tiktoken, Failure> {
 
 /// The ids that were given, or those of the text; at least one.
 pub(crate) fn prompt(args: &PromptArgs, model: &Model) -> Result<Vec<u32>, Failure> {
+    prompt_by(args, model, || tokenizer(model))
+}
+
+/// The same with a tokenizer that is made only if it is needed, or is there already.
+pub(crate) fn prompt_by<T: Borrow<Tiktoken>>(
+    args: &PromptArgs,
+    model: &Model,
+    tokenizer: impl FnOnce() -> Result<T, Failure>,
+) -> Result<Vec<u32>, Failure> {
     let ids = match (&args.ids, &args.prompt) {
         (Some(ids), _) => ids.0.clone(),
         (None, Some(text)) => {
             let text = if text == "-" { standard_input()? } else { text.clone() };
-            tokenizer(model)?.encode(&[Segment::Text(&text)])?
+            tokenizer()?.borrow().encode(&[Segment::Text(&text)])?
         }
         (None, None) => {
             return Err(Failure::Usage(
@@ -101,6 +111,17 @@ pub(crate) fn threads(args: &EngineArgs) -> usize {
     args.threads.map_or_else(cores, |threads| threads as usize)
 }
 
+/// Starts the threads that libraries share (they pack weights), as many as may compute. To be called once.
+pub(crate) fn start_threads(args: &EngineArgs) -> Result<(), Failure> {
+    let threads = threads(args);
+    let name = |index| format!("shared-{index}");
+    let started = rayon::ThreadPoolBuilder::new().num_threads(threads).thread_name(name).build_global();
+    started.map_err(|error| Failure::Io {
+        what: format!("starting {threads} threads (--threads sets how many)"),
+        source: io::Error::other(error),
+    })
+}
+
 /// What is asked of the plan: one sequence, `copies` devices.
 pub(crate) fn request(args: &EngineArgs, layers: Option<u32>, copies: u64) -> Request {
     let options = LoadOptions {
@@ -122,10 +143,21 @@ pub(crate) fn request(args: &EngineArgs, layers: Option<u32>, copies: u64) -> Re
 
 /// The plan for `tokens` tokens of prompt.
 pub(crate) fn plan(model: &Model, request: &Request, tokens: usize) -> Result<Plan, Failure> {
-    let plan = engine::plan(&model.checkpoint, &model.family, request, Limits::of_machine()?)?;
+    let limits = Limits::of_machine()?;
+    let mut plan = engine::plan(&model.checkpoint, &model.family, request, limits)?;
     let (tokens, context) = (tokens as u64, plan.context);
     if tokens > u64::from(context) {
         return Err(Failure::Engine(engine::EngineError::TooLong { tokens, context }));
+    }
+    let asked = request.expert_cache.and_then(|size| size.bytes(limits.total));
+    if let (Some(asked), Some(slab)) = (asked, plan.slab)
+        && asked < slab.slot_bytes()
+    {
+        plan.notes.push(format!(
+            "--expert-cache: {} cannot hold one expert, which takes {}; one slot is used",
+            show_bytes(asked),
+            show_bytes(slab.slot_bytes())
+        ));
     }
     Ok(plan)
 }

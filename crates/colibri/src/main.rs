@@ -37,6 +37,9 @@ fn main() -> ExitCode {
 }
 
 fn execute(command: &Command) -> Result<ExitCode, Failure> {
+    if let Some(args) = command.engine() {
+        load::start_threads(args)?;
+    }
     match command {
         Command::Run(args) => commands::run::run(args),
         Command::Logits(args) => commands::logits::run(args),

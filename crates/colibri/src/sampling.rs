@@ -2,6 +2,7 @@
 //! neutral values. A flag that could change nothing is refused.
 use crate::args::SamplingArgs;
 use crate::errors::Failure;
+use crate::load::Model;
 use crate::report::decimal;
 use crate::values;
 use engine::Sampling;
@@ -10,7 +11,6 @@ use serde::Serialize;
 use serde_json::Value;
 use std::fmt::Display;
 use std::time::{SystemTime, UNIX_EPOCH};
-use store::Checkpoint;
 
 /// What is in force.
 #[derive(Clone, Debug, Serialize)]
@@ -53,8 +53,8 @@ impl Decoding {
 ///
 /// # Errors
 /// A flag without effect, or a default that is none.
-pub(crate) fn decoding(args: &SamplingArgs, checkpoint: &Checkpoint) -> Result<Decoding, Failure> {
-    let defaults = Defaults(checkpoint.generation_config());
+pub(crate) fn decoding(args: &SamplingArgs, model: &Model) -> Result<Decoding, Failure> {
+    let defaults = Defaults(model.checkpoint.generation_config());
     let (temperature, origin) = match args.temperature {
         Some(temperature) => (temperature, "--temperature 0"),
         None if !defaults.sampled()? => (0.0, "do_sample false of the model's generation_config.json"),
@@ -63,7 +63,7 @@ pub(crate) fn decoding(args: &SamplingArgs, checkpoint: &Checkpoint) -> Result<D
             (temperature, "temperature 0 of the model's generation_config.json")
         }
     };
-    let stop_ids = if args.ignore_eos { Vec::new() } else { stop_ids(checkpoint)? };
+    let stop_ids = if args.ignore_eos { Vec::new() } else { stop_ids(model)? };
     let mut decoding = Decoding {
         max_tokens: args.max_tokens,
         temperature,
@@ -145,8 +145,9 @@ impl Defaults<'_> {
 }
 
 /// `eos_token_id` of `generation_config.json`, else of `config.json`, a number or a list of numbers.
-fn stop_ids(checkpoint: &Checkpoint) -> Result<Vec<u32>, Failure> {
+fn stop_ids(model: &Model) -> Result<Vec<u32>, Failure> {
     const KEY: &str = "eos_token_id";
+    let (checkpoint, vocabulary) = (&model.checkpoint, model.family.config.vocabulary);
     let config = checkpoint.config();
     let places = [
         (GENERATION_CONFIG, checkpoint.generation_config()),
@@ -157,14 +158,14 @@ fn stop_ids(checkpoint: &Checkpoint) -> Result<Vec<u32>, Failure> {
         object.and_then(|o| o.get(KEY)).filter(|v| !v.is_null()).map(|value| (file, value))
     });
     let Some((file, value)) = found else { return Ok(Vec::new()) };
-    let id = |value: &Value| value.as_u64().and_then(|n| u32::try_from(n).ok());
+    let id = |value: &Value| value.as_u64().and_then(|n| u32::try_from(n).ok()).filter(|id| *id < vocabulary);
     let ids: Option<Vec<u32>> = match value {
         Value::Array(list) => list.iter().map(id).collect(),
         single => id(single).map(|id| vec![id]),
     };
     ids.ok_or_else(|| {
         Failure::Config(format!(
-            "{file}: `{KEY}` is {value}; expected a token id or a list of them: correct it, or give --ignore-eos"
+            "{file}: `{KEY}` is {value}; expected a token id below {vocabulary} or a list of them: correct it, or give --ignore-eos"
         ))
     })
 }

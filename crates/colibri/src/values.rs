@@ -53,6 +53,11 @@ pub(crate) fn whole(text: &str) -> Result<u32, String> {
     number_in(text, 0..=u32::MAX)
 }
 
+/// Tokens computed together; the engine has the same limit.
+pub(crate) fn chunk(text: &str) -> Result<u32, String> {
+    number_in(text, 1..=4096)
+}
+
 /// Threads: more than any desktop has is a slip of the finger.
 pub(crate) fn threads(text: &str) -> Result<u32, String> {
     number_in(text, 1..=256)

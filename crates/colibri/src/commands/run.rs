@@ -15,9 +15,9 @@ use text::{StreamDecoder, Tiktoken, Tokenizer};
 /// Runs it.
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let model = load::open(&args.model)?;
-    let decoding = sampling::decoding(&args.sampling, &model.checkpoint)?;
+    let decoding = sampling::decoding(&args.sampling, &model)?;
     let tokenizer = load::tokenizer(&model)?;
-    let prompt = load::prompt(&args.prompt, &model)?;
+    let prompt = load::prompt_by(&args.prompt, &model, || Ok(&tokenizer))?;
     let request = load::request(&args.engine, None, 1);
     let planned = Planned::new(&model, &args.engine, &request, prompt.len(), Some(decoding.clone()))?;
     note_ends(&decoding, planned.plan.context, prompt.len());

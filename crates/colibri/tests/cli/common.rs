@@ -3,7 +3,11 @@ use safetensors::SafeTensors;
 use serde_json::Value;
 use std::fs;
 use std::io::Write as _;
+#[cfg(unix)]
+use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
+#[cfg(unix)]
+use std::process::Child;
 use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
@@ -63,6 +67,17 @@ pub(crate) fn colibri_with(arguments: &[&str], input: &str) -> Answer {
         stdout: String::from_utf8(output.stdout).unwrap(),
         stderr: String::from_utf8(output.stderr).unwrap(),
     }
+}
+
+/// Starts a run that would take long, and waits until it computes.
+#[cfg(unix)]
+pub(crate) fn started(arguments: &[&str]) -> Child {
+    let mut child = program().args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().starts_with("loaded in")));
+    // What comes later must find a reader.
+    std::thread::spawn(move || lines.for_each(drop));
+    child
 }
 
 /// A path in `data/`.

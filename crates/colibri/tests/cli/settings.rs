@@ -123,6 +123,8 @@ fn defaults_that_are_none_are_named() {
         ("top_k", json!(-1)),
         ("eos_token_id", json!("<|end|>")),
         ("eos_token_id", json!([1, 2.5])),
+        ("eos_token_id", json!([3842, 4096])),
+        ("eos_token_id", json!(-1)),
     ] {
         fs::copy(
             crate::common::data("k3-tiny/generation_config.json"),
