@@ -1,6 +1,7 @@
 //! Writing f32 matrices to a safetensors file row by row, so that memory does not grow with the prompt; the file has its
 //! name only when it is whole. Reading one matrix. Knows no model.
 use crate::errors::Failure;
+use crate::interrupt;
 use safetensors::tensor::{Dtype, Metadata, SafeTensors, TensorInfo};
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -43,6 +44,9 @@ impl Target {
     }
 }
 
+/// Numbers turned into bytes at a time, so that no second copy of all of them is needed.
+const WRITE_NUMBERS: usize = 16 << 10;
+
 /// A file that is being written.
 pub(crate) struct TensorFile {
     target: Target,
@@ -62,7 +66,10 @@ impl TensorFile {
         let writing = |source| Failure::Io { what: format!("writing {}", target.file.display()), source };
         let (header, places) = header(matrices, metadata).map_err(io::Error::other).map_err(writing)?;
         let bytes: u64 = matrices.iter().map(|(_, [rows, cols])| (rows * cols * 4) as u64).sum();
+        let mut unfinished = interrupt::unfinished();
         let mut file = File::create(&target.temporary).map_err(writing)?;
+        *unfinished = Some(target.temporary.clone());
+        drop(unfinished);
         let begun = file.write_all(&header).and_then(|()| file.set_len(header.len() as u64 + bytes));
         let file = TensorFile { target, file, places, whole: false };
         begun.map_err(|source| file.failure(source))?;
@@ -75,19 +82,20 @@ impl TensorFile {
     /// If there is no matrix of this name.
     pub(crate) fn write(&mut self, name: &str, first: usize, values: &[f32]) -> Result<(), Failure> {
         let (start, row_bytes) = self.places[name];
-        let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-        let written = self
-            .file
-            .seek(SeekFrom::Start(start + first as u64 * row_bytes))
-            .and_then(|_| self.file.write_all(&bytes));
+        let mut written = self.file.seek(SeekFrom::Start(start + first as u64 * row_bytes)).map(drop);
+        for piece in values.chunks(WRITE_NUMBERS) {
+            let bytes: Vec<u8> = piece.iter().flat_map(|v| v.to_le_bytes()).collect();
+            written = written.and_then(|()| self.file.write_all(&bytes));
+        }
         written.map_err(|source| self.failure(source))
     }
 
     /// Gives the file its name.
     pub(crate) fn finish(mut self) -> Result<(), Failure> {
-        let synced = self.file.sync_all();
-        let named = synced.and_then(|()| fs::rename(&self.target.temporary, &self.target.file));
-        named.map_err(|source| self.failure(source))?;
+        self.file.sync_all().map_err(|source| self.failure(source))?;
+        let mut unfinished = interrupt::unfinished();
+        fs::rename(&self.target.temporary, &self.target.file).map_err(|source| self.failure(source))?;
+        *unfinished = None;
         self.whole = true;
         Ok(())
     }
@@ -100,8 +108,10 @@ impl TensorFile {
 impl Drop for TensorFile {
     fn drop(&mut self) {
         if !self.whole {
+            let mut unfinished = interrupt::unfinished();
             // What failed was said already; a leftover is not worth another word.
             let _ = fs::remove_file(&self.target.temporary);
+            *unfinished = None;
         }
     }
 }
@@ -161,4 +171,31 @@ pub(crate) fn read_rows(path: &Path, width: u32) -> Result<Vec<f32>, Failure> {
 /// Little-endian f32 numbers.
 pub(crate) fn floats(bytes: &[u8]) -> Vec<f32> {
     bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a second Ctrl-C removes is the file that is being written, and never one that is whole.
+    #[test]
+    fn only_an_unfinished_file_is_known_as_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let matrices = [("x".to_owned(), [3, 2])];
+        let begin = |name: &str| {
+            let target = Target::new(&folder.path().join(name), &[]).unwrap();
+            TensorFile::create(target, &matrices, HashMap::new()).unwrap()
+        };
+        let mut file = begin("first");
+        assert!(interrupt::unfinished().as_ref().unwrap().is_file());
+        file.write("x", 1, &[1.0, 2.0, 3.0, 4.0]).unwrap();
+        file.finish().unwrap();
+        assert_eq!(*interrupt::unfinished(), None);
+        let bytes = fs::read(folder.path().join("first")).unwrap();
+        let tensors = SafeTensors::deserialize(&bytes).unwrap();
+        assert_eq!(floats(tensors.tensor("x").unwrap().data()), [0.0, 0.0, 1.0, 2.0, 3.0, 4.0]);
+        drop(begin("second"));
+        assert_eq!(*interrupt::unfinished(), None);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "what was given up is gone");
+    }
 }

@@ -1,18 +1,8 @@
 //! Ctrl-C in the middle of a run.
-use crate::common::program;
+use crate::common::started;
 use serde_json::Value;
-use std::io::{BufRead as _, BufReader, Read as _};
-use std::process::{Child, Command, Stdio};
-
-/// Starts a run that would take long, and waits until it computes.
-fn start(arguments: &[&str]) -> Child {
-    let mut child = program().args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-    assert!(lines.any(|line| line.unwrap().starts_with("loaded in")));
-    // What comes later must find a reader.
-    std::thread::spawn(move || lines.for_each(drop));
-    child
-}
+use std::io::Read as _;
+use std::process::{Child, Command};
 
 fn interrupt(child: &Child) {
     let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
@@ -22,7 +12,7 @@ fn interrupt(child: &Child) {
 #[test]
 fn a_run_tells_what_there_is() {
     let run = ["run", "Once", "--json", "--ignore-eos", "--temperature", "0", "--max-tokens", "4000"];
-    let mut child = start(&run);
+    let mut child = started(&run);
     interrupt(&child);
     let mut text = String::new();
     child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
@@ -38,7 +28,7 @@ fn a_file_is_not_half_written() {
     let folder = tempfile::tempdir().unwrap();
     let (ids, out) = (vec!["5"; 4000].join(","), folder.path().join("logits"));
     let mut child =
-        start(&["logits", "--json", "--chunk", "1", "--ids", &ids, "--out", out.to_str().unwrap()]);
+        started(&["logits", "--json", "--chunk", "1", "--ids", &ids, "--out", out.to_str().unwrap()]);
     interrupt(&child);
     let mut text = String::new();
     child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
@@ -46,4 +36,20 @@ fn a_file_is_not_half_written() {
     let answer: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(answer["error"]["kind"], "cancelled");
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+/// Sends two at once, often enough that some second one comes while the work is not stopped yet.
+#[test]
+fn a_second_one_leaves_no_file_either() {
+    let folder = tempfile::tempdir().unwrap();
+    let (ids, out) = (vec!["5"; 4000].join(","), folder.path().join("logits"));
+    for _ in 0..5 {
+        let run = ["logits", "--json", "--chunk", "64", "--ids", &ids, "--out", out.to_str().unwrap()];
+        let mut child = started(&run);
+        let kill = format!("kill -INT {0}; sleep 0.001; kill -INT {0}", child.id());
+        // The second may find nobody any more.
+        Command::new("sh").args(["-c", &kill]).output().unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(130));
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
 }
