@@ -64,9 +64,29 @@ impl Settings {
         }
     }
 
-    /// In one line.
+    /// As one line of JSON, for files.
     pub(crate) fn line(&self) -> String {
         serde_json::to_string(self).unwrap_or_else(|error| error.to_string())
+    }
+
+    /// For people: `name value` pairs, with the flags' spelling of names, in lines that fit so many columns.
+    fn lines(&self, columns: usize) -> String {
+        let value = serde_json::to_value(self).unwrap_or_default();
+        let fields = value.as_object().into_iter().flatten();
+        // What is not in force needs no word.
+        let pairs = fields.filter(|(_, value)| !value.is_null()).map(|(name, value)| {
+            let text = match value {
+                Value::String(text) => text.clone(),
+                Value::Array(list) if list.is_empty() => "none".to_owned(),
+                Value::Array(list) => {
+                    let word = |v: &Value| v.as_str().map_or_else(|| v.to_string(), str::to_owned);
+                    list.iter().map(word).collect::<Vec<_>>().join(" ")
+                }
+                other => other.to_string(),
+            };
+            format!("{} {text}", name.replace('_', "-"))
+        });
+        wrapped("settings:", pairs, columns)
     }
 }
 
@@ -75,9 +95,33 @@ pub(crate) fn tell(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
+/// Columns of the terminal on standard error; 80 if it is none.
+fn columns() -> usize {
+    terminal_size::terminal_size_of(io::stderr()).map_or(80, |(width, _)| usize::from(width.0))
+}
+
+/// A heading and items with commas between them; lines after the first are indented. An item is never broken.
+fn wrapped(heading: &str, items: impl Iterator<Item = String>, columns: usize) -> String {
+    let mut text = heading.to_owned();
+    let mut used = heading.chars().count();
+    let mut items = items.peekable();
+    while let Some(item) = items.next() {
+        let item = if items.peek().is_some() { item + "," } else { item };
+        let length = item.chars().count() + 1;
+        if used + length > columns {
+            text.push_str("\n ");
+            used = 1;
+        }
+        text.push(' ');
+        text.push_str(&item);
+        used += length;
+    }
+    text
+}
+
 /// Settings, planned memory and notes, before anything is loaded.
 pub(crate) fn announce(settings: &Settings, plan: &Plan, model: &Model) {
-    tell(&format!("settings: {}", settings.line()));
+    tell(&settings.lines(columns()));
     tell("planned memory (weights are read, not mapped):");
     for (what, bytes) in &plan.items {
         tell(&format!("{:>10}  {what}", show_bytes(*bytes)));
@@ -162,8 +206,21 @@ struct ExpertStats {
     misses: u64,
     /// None without requests: all experts are resident, or no layer has any.
     hit_rate: Option<f64>,
+    /// For these requests.
     bytes_read: u64,
+    /// While loading, where all experts are to stay.
+    preloaded_bytes: u64,
     slots: u32,
+}
+
+impl ExpertStats {
+    fn words(&self) -> String {
+        match self.hit_rate {
+            Some(rate) => format!("{:.1} % hits, {} read", rate * 100.0, show_bytes(self.bytes_read)),
+            None if self.slots == 0 => "none in the layers in use".to_owned(),
+            None => format!("all resident, {} read while loading", show_bytes(self.preloaded_bytes)),
+        }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -201,7 +258,8 @@ impl Stats {
                 hits,
                 misses,
                 hit_rate: (requests > 0).then(|| hits as f64 / requests as f64),
-                bytes_read: cache.bytes_read,
+                bytes_read: cache.bytes_read - before.bytes_read,
+                preloaded_bytes: before.bytes_read,
                 slots: plan.slab.map_or(0, |slab| slab.slots()),
             },
             memory: MemoryStats { planned_bytes: plan.bytes(), peak_bytes: machine::peak_memory().ok() },
@@ -211,11 +269,10 @@ impl Stats {
     /// All of them in one line.
     pub(crate) fn summary(&self) -> String {
         let Stats { prefill, decode, seconds, experts, memory } = self;
-        let hits = experts.hit_rate.map_or("all resident".to_owned(), |r| format!("{:.1} % hits", r * 100.0));
         let peak = memory.peak_bytes.map_or("unknown".to_owned(), show_bytes);
         format!(
             "prefill {} tokens, {:.2} tokens/s; decode {} tokens, {:.2} tokens/s; seconds: attention {:.2}, moe {:.2}, \
-             expert wait {:.2}, head {:.2}; experts: {hits}, {} read; memory: planned {}, peak {peak}",
+             expert wait {:.2}, head {:.2}; experts: {}; memory: planned {}, peak {peak}",
             prefill.tokens,
             prefill.per_second(),
             decode.tokens,
@@ -224,8 +281,22 @@ impl Stats {
             seconds.moe,
             seconds.expert_wait,
             seconds.head,
-            show_bytes(experts.bytes_read),
+            experts.words(),
             show_bytes(memory.planned_bytes),
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn items_are_wrapped_and_never_broken() {
+        let items = || ["one 1", "two 2", "three a-long-word"].into_iter().map(str::to_owned);
+        assert_eq!(wrapped("all:", items(), 80), "all: one 1, two 2, three a-long-word");
+        assert_eq!(wrapped("all:", items(), 18), "all: one 1, two 2,\n  three a-long-word");
+        assert_eq!(wrapped("all:", items(), 17), "all: one 1,\n  two 2,\n  three a-long-word");
+        assert_eq!(wrapped("all:", items(), 0).lines().count(), 4);
     }
 }

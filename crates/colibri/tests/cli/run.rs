@@ -1,4 +1,6 @@
 //! `run`: the right tokens, the same whatever changes no bit, and text as it should come.
+#[cfg(target_os = "linux")]
+use crate::common::started;
 use crate::common::{PROMPTS, colibri, colibri_with, data, golden, listed, model_copy, numbers, text_of};
 use serde_json::Value;
 use std::fs;
@@ -59,10 +61,16 @@ fn what_changes_no_bit_changes_no_token() {
         if more[1] == "1x" {
             assert_eq!(experts["slots"], 1);
             assert!(experts["hit_rate"].as_f64().unwrap() < 1.0 && experts["misses"].as_u64().unwrap() > 0);
+            // One slot: nothing is read twice for a miss, and nothing without one.
+            assert_eq!(experts["bytes_read"].as_u64().unwrap(), experts["misses"].as_u64().unwrap() * 9792);
+            assert_eq!(experts["preloaded_bytes"], 0);
         }
         if more[1] == "all" {
             assert_eq!((&experts["slots"], &experts["hit_rate"]), (&256.into(), &Value::Null));
-            assert_eq!(experts["bytes_read"], 256 * 9792);
+            assert_eq!(
+                (&experts["preloaded_bytes"], &experts["bytes_read"]),
+                (&(256 * 9792).into(), &0.into())
+            );
         }
     }
 }
@@ -132,7 +140,10 @@ fn a_full_context_ends_the_answer_and_is_announced() {
 fn plan_settings_and_summary_are_told() {
     let answer = colibri(&["run", STORY, "--max-tokens", "4", "--expert-top-p", "0.5"]);
     for wanted in [
-        "settings: {\"numerics_version\":1,",
+        "settings: activations int15, chunk 32, context 4096,",
+        " expert-top-p 0.5, family kimi_k3, ignore-eos false,",
+        " model embedded k3-tiny,",
+        " stop-ids 3842,",
         "planned memory (weights are read, not mapped):",
         "dense weights",
         "routed experts, 256 slots",
@@ -146,6 +157,9 @@ fn plan_settings_and_summary_are_told() {
     ] {
         assert!(answer.stderr.contains(wanted), "{wanted}: {}", answer.stderr);
     }
+    let settings = answer.stderr.lines().take_while(|line| !line.starts_with("planned")).collect::<Vec<_>>();
+    assert!(settings.len() > 1 && settings.iter().all(|line| line.len() <= 80), "{settings:?}");
+    assert!(!answer.stderr.contains('{') && !answer.stderr.contains("null"), "{}", answer.stderr);
     let stats = &colibri(&["run", STORY, "--json", "--max-tokens", "4", "--ignore-eos"]).good()["stats"];
     assert_eq!((&stats["prefill"]["tokens"], &stats["decode"]["tokens"]), (&7.into(), &3.into()));
     for place in ["/seconds/attention", "/seconds/moe", "/seconds/head", "/seconds/load", "/prefill/seconds"]
@@ -153,4 +167,51 @@ fn plan_settings_and_summary_are_told() {
         assert!(stats.pointer(place).unwrap().as_f64().unwrap() > 0.0, "{place}: {stats}");
     }
     assert!(stats["memory"]["planned_bytes"].as_u64().unwrap() > 20_000_000, "{stats}");
+}
+
+#[test]
+fn the_summary_says_where_experts_are() {
+    for (arguments, wanted) in [
+        (&["run", "Once", "--max-tokens", "2"][..], "experts: all resident, 2.51 MB read while loading;"),
+        (&["run", "Once", "--max-tokens", "2", "--expert-cache", "9x"], " % hits, "),
+        (&["logits", "--ids", "1", "--layers", "1", "--out"], "experts: none in the layers in use;"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let out = folder.path().join("logits");
+        let more = if arguments[0] == "logits" { &[text_of(&out)][..] } else { &[] };
+        let answer = colibri(&[arguments, more].concat());
+        assert_eq!(answer.code, 0, "{}", answer.stderr);
+        assert!(answer.stderr.contains(wanted), "{wanted}: {}", answer.stderr);
+    }
+}
+
+#[test]
+fn a_cache_smaller_than_an_expert_has_one_slot() {
+    for size in ["1KB", "0.000001%"] {
+        let run = ["run", "Once", "--json", "--max-tokens", "2", "--expert-cache", size];
+        let answer = colibri(&run);
+        assert_eq!(answer.good()["stats"]["experts"]["slots"], 1, "{size}");
+        let note = answer.stderr.lines().find(|line| line.starts_with("note: --expert-cache")).unwrap();
+        assert!(note.contains("takes 65.54 kB; one slot is used"), "{note}");
+    }
+    let enough = colibri(&["run", "Once", "--max-tokens", "2", "--expert-cache", "66kB"]);
+    assert!(!enough.stderr.contains("note: --expert-cache"), "{}", enough.stderr);
+}
+
+/// The pool that libraries share exists from the start, as large as asked for: without it they would make one of their
+/// own with a thread for each core.
+#[cfg(target_os = "linux")]
+#[test]
+fn shared_threads_are_as_many_as_asked() {
+    for count in ["1", "3"] {
+        let run =
+            ["run", "Once", "--ignore-eos", "--max-tokens", "4000", "--dense", "int4", "--threads", count];
+        let mut child = started(&run);
+        let tasks = fs::read_dir(format!("/proc/{}/task", child.id())).unwrap();
+        let names = tasks.map(|task| fs::read_to_string(task.unwrap().path().join("comm")).unwrap());
+        let shared = names.filter(|name| name.starts_with("shared-")).count();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(shared.to_string(), count);
+    }
 }
