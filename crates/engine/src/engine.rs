@@ -3,10 +3,10 @@ use crate::plan::Plan;
 use memory::Slab;
 use models::step::{self, Workplace};
 use models::{
-    Clock, Experts, Family, LoadError, Model, Output, Part, PartError, State, StateError, StatePool,
-    StepError,
+    Capacity, Clock, Experts, Family, LoadError, Model, Output, Part, PartError, State, StateError,
+    StatePool, StepError,
 };
-use ops::{Device, DeviceError, LATENT_BLOCK, NUMERICS_VERSION, Ops};
+use ops::{Device, DeviceError, LATENT_BLOCK, NUMERICS_VERSION, Ops, Usage};
 use std::sync::Arc;
 use store::cache::{CacheError, CacheStatistics};
 use store::{Checkpoint, ExpertCache, Reader};
@@ -87,10 +87,12 @@ impl Engine {
         let (model, _) = family.load(checkpoint, Some(&mut *device), &plan.options, &mut done)?;
         let experts = load_experts(checkpoint, family, &plan, &mut *device, (reader, readers), progress)?;
         let identity = identity(checkpoint, family, &plan)?;
-        // Whole blocks for every sequence, as planned.
-        let positions = plan.context.next_multiple_of(LATENT_BLOCK) * plan.sequences;
         let layout = model.state_layout().clone();
-        let pool = StatePool::new(&mut *device, layout, identity, plan.context, positions)?;
+        let Plan { context, sequences, .. } = plan;
+        // Whole blocks for every sequence, as planned.
+        let positions = context.next_multiple_of(LATENT_BLOCK) * sequences;
+        let capacity = Capacity { context, sequences, positions };
+        let pool = StatePool::new(&mut *device, layout, identity, capacity)?;
         let ops = Ops::new(device, plan.arena)?;
         Ok(Engine { model, ops, experts, pool, clock: Clock::default(), plan })
     }
@@ -119,9 +121,9 @@ impl Engine {
         self.experts.statistics().unwrap_or_default()
     }
 
-    /// The most numbers the arena has held, and how many submissions were made.
+    /// What steps needed so far.
     #[must_use]
-    pub fn usage(&self) -> (u64, u64) {
+    pub fn usage(&self) -> Usage {
         self.ops.usage()
     }
 
@@ -152,8 +154,8 @@ impl Engine {
     /// An empty state.
     ///
     /// # Errors
-    /// The device's.
-    pub fn create_state(&mut self) -> Result<State, DeviceError> {
+    /// As many as planned are alive, or the device's.
+    pub fn create_state(&mut self) -> Result<State, StateError> {
         self.pool.create(self.ops.device())
     }
 }

@@ -3,10 +3,10 @@ use memory::{CacheSize, SlabPlan, machine};
 use models::state::StateLayout;
 use models::step::{self, Workplace};
 use models::{
-    Clock, Dense, Experts, Family, Input, LOAD_CHUNK_BYTES, LoadError, LoadOptions, Logits, Model, Part,
+    Capacity, Clock, Dense, Experts, Family, Input, LoadError, LoadOptions, Logits, Model, Part, StateError,
     StatePool, Tally,
 };
-use ops::{DeviceError, Ids, LATENT_BLOCK, Ops, Tensor};
+use ops::{DeviceError, Ids, LATENT_BLOCK, Ops, Tensor, Usage};
 use std::fmt;
 use store::{Catalog, Checkpoint};
 
@@ -53,7 +53,9 @@ impl Limits {
         (256 << 20) + self.total / 50
     }
 
-    fn usable(&self) -> u64 {
+    /// What a plan may use.
+    #[must_use]
+    pub fn usable(&self) -> u64 {
         self.available.saturating_sub(self.reserve())
     }
 }
@@ -112,6 +114,9 @@ pub enum PlanError {
     /// The rehearsal.
     #[error(transparent)]
     Device(#[from] DeviceError),
+    /// The rehearsal's state.
+    #[error(transparent)]
+    State(#[from] StateError),
     /// A step of the rehearsal.
     #[error(transparent)]
     Step(#[from] models::StepError),
@@ -133,23 +138,33 @@ pub enum PlanError {
 /// The sum that does not fit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoFit {
+    /// What the machine has.
+    pub limits: Limits,
     /// Items of the smallest plan that honours the request.
     pub items: Vec<(String, u64)>,
-    /// What may be used.
-    pub usable: u64,
     /// Needed with each dense packing.
     pub choices: Vec<(Dense, u64)>,
+    /// Flags of a plan that fits, if there is one.
+    pub fits: Option<String>,
 }
 
 impl fmt::Display for NoFit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let needed: u64 = self.items.iter().map(|i| i.1).sum();
-        write!(f, "the model needs {}, {} can be used:", show_bytes(needed), show_bytes(self.usable))?;
+        let (usable, reserve) = (self.limits.usable(), self.limits.reserve());
+        write!(
+            f,
+            "the model needs {}, {} can be used ({} are available, {} stay free for everything else):",
+            show_bytes(needed),
+            show_bytes(usable),
+            show_bytes(self.limits.available),
+            show_bytes(reserve)
+        )?;
         for (what, bytes) in &self.items {
             write!(f, "\n  {:>10}  {what}", show_bytes(*bytes))?;
         }
         for (dense, bytes) in &self.choices {
-            let verdict = if *bytes <= self.usable { "would fit" } else { "does not fit" };
+            let verdict = if *bytes <= usable { "would fit" } else { "does not fit" };
             write!(
                 f,
                 "\n--dense {} with the smallest cache: {} ({verdict})",
@@ -157,7 +172,10 @@ impl fmt::Display for NoFit {
                 show_bytes(*bytes)
             )?;
         }
-        write!(f, "\nAlso smaller: --context, --chunk, --expert-cache; or free memory and try again.")
+        match &self.fits {
+            Some(flags) => write!(f, "\nThis would fit: {flags}"),
+            None => write!(f, "\nNo setting fits; free memory and try again."),
+        }
     }
 }
 
@@ -193,19 +211,40 @@ pub fn plan(
         let options = LoadOptions { dense, ..request.options.clone() };
         sizes.push((dense, Sizes::of(checkpoint, family, &options, request, catalog.as_ref())?));
     }
-    let mut context = default_context(family, request);
-    loop {
+    let tries = tries(family, request);
+    for &(context, cache) in &tries {
         let fitting = sizes.iter().find(|(dense, sizes)| {
-            candidates.contains(dense) && sizes.smallest(request, context) <= limits.usable()
+            let needed = sizes.smallest(request, context, (cache, limits.total));
+            candidates.contains(dense) && needed <= limits.usable()
         });
         if let Some((dense, sizes)) = fitting {
-            return finish(request, limits, context, *dense, sizes, catalog.as_ref());
+            let mut plan = finish(request, limits, context, *dense, sizes, catalog.as_ref())?;
+            plan.notes.splice(0..0, choices_made(family, request, &plan));
+            return Ok(plan);
         }
-        if request.context.is_some() || context <= 256 {
-            return Err(no_fit(request, limits, context, &candidates, &sizes));
-        }
-        context /= 2;
     }
+    let fits = smallest_plan(checkpoint, family, request, limits)?;
+    Err(no_fit(request, limits, tries[tries.len() - 1], &candidates, &sizes, fits))
+}
+
+/// Contexts and caches from the best on: a context that was not asked for is halved down to 256 positions; a cache that was
+/// asked for may shrink to one slot, but only where no context leaves more.
+fn tries(family: &Family, request: &Request) -> Vec<(u32, Cache)> {
+    let usual = default_context(family, request);
+    let halve = |context: &u32| (request.context.is_none() && *context > 256).then_some(context / 2);
+    let contexts: Vec<u32> = std::iter::successors(Some(usual), halve).collect();
+    let caches: &[Cache] =
+        if request.expert_cache.is_some() { &[Cache::Useful, Cache::OneSlot] } else { &[Cache::Useful] };
+    caches.iter().flat_map(|cache| contexts.iter().map(|context| (*context, *cache))).collect()
+}
+
+/// How few slots are still a cache.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cache {
+    /// Enough that reads and arithmetic overlap, or what was asked for if that is less.
+    Useful,
+    /// The least that works.
+    OneSlot,
 }
 
 fn check_settings(family: &Family, request: &Request) -> Result<(), PlanError> {
@@ -240,6 +279,8 @@ struct Sizes {
     dense: Tally,
     layout: StateLayout,
     arena: u64,
+    largest: u64,
+    tensors: u64,
     slot: Option<(u64, u32)>,
     experts_per_layer: u32,
     ranks: u32,
@@ -255,11 +296,12 @@ impl Sizes {
         catalog: Option<&Catalog>,
     ) -> Result<Self, PlanError> {
         let (model, dense) = family.load(checkpoint, None, options, &mut |_| {})?;
-        let arena = rehearse(&*model, family, request)?;
+        let Usage { arena, largest, .. } = rehearse(&*model, family, request)?;
+        let tensors = checkpoint.names().len() as u64;
         let slot = catalog.map(|c| (c.layout().payload_bytes(), c.experts()));
         let (layout, copies) = (model.state_layout().clone(), request.copies);
         let (ranks, experts_per_layer) = (family.config.ranks, family.config.experts);
-        Ok(Sizes { dense, layout, arena, slot, experts_per_layer, ranks, copies })
+        Ok(Sizes { dense, layout, arena, largest, tensors, slot, experts_per_layer, ranks, copies })
     }
 
     fn items(&self, request: &Request, context: u32, slab: Option<&SlabPlan>) -> Vec<(String, u64)> {
@@ -277,7 +319,9 @@ impl Sizes {
             ),
             ("tables of blocks and slots".to_owned(), self.table_bytes(blocks, slab) * copies),
             (format!("intermediate results of {} rows", request.chunk), self.arena * 4 * copies),
-            ("buffers while loading".to_owned(), LOAD_CHUNK_BYTES as u64),
+            ("copies while an op runs".to_owned(), self.largest * 4 * COPIES_OF_AN_OP * copies),
+            ("buffers while loading".to_owned(), self.dense.buffers),
+            (format!("names and places of {} tensors", self.tensors), self.tensors * BYTES_OF_A_TENSOR),
         ];
         if let Some(slab) = slab {
             items.push((format!("routed experts, {} slots", slab.slots()), slab.bytes_committed()));
@@ -296,27 +340,35 @@ impl Sizes {
         u64::from(blocks) * 4 + u64::from(experts) * 8
     }
 
-    /// Bytes with the least cache that still lets reads and arithmetic overlap, or with the one asked for if smaller.
-    fn smallest(&self, request: &Request, context: u32) -> u64 {
+    /// Bytes with the least slots of such a cache; `memory` is the machine's.
+    fn smallest(&self, request: &Request, context: u32, (cache, memory): (Cache, u64)) -> u64 {
         let rest: u64 = self.items(request, context, None).iter().map(|i| i.1).sum();
-        rest + self.least_slots(request).map_or(0, |s| s.bytes_committed())
+        rest + self.least_slots(request, (cache, memory)).map_or(0, |s| s.bytes_committed())
     }
 
-    fn least_slots(&self, request: &Request) -> Option<SlabPlan> {
+    fn least_slots(&self, request: &Request, (cache, memory): (Cache, u64)) -> Option<SlabPlan> {
         let (payload, experts) = self.slot?;
-        let least = match request.expert_cache {
-            None => (self.ranks * 2).min(experts),
-            Some(_) => 1,
+        let asked = request.expert_cache.and_then(|asked| asked.plan(payload, experts, memory).ok());
+        let least = match cache {
+            Cache::Useful => asked.map_or(experts, |plan| plan.slots()).min(self.ranks * 2),
+            Cache::OneSlot => 1,
         };
         SlabPlan::new(least, payload).ok()
     }
 }
 
-/// Runs one full step on a device that computes nothing; the numbers its arena held.
-fn rehearse(model: &dyn Model, family: &Family, request: &Request) -> Result<u64, PlanError> {
+/// The oracle's copies of an op's input and result, at most: as they are, prepared, by row, in order.
+const COPIES_OF_AN_OP: u64 = 4;
+
+/// A tensor's name, place and shape, and its share of the sorted table, measured at half a million tensors.
+const BYTES_OF_A_TENSOR: u64 = 250;
+
+/// Runs one full step on a device that computes nothing; what it needed.
+fn rehearse(model: &dyn Model, family: &Family, request: &Request) -> Result<Usage, PlanError> {
     let mut ops = Ops::rehearsal();
     let chunk = request.chunk;
-    let mut pool = StatePool::new(ops.device(), model.state_layout().clone(), [0; 32], chunk, chunk)?;
+    let capacity = Capacity { context: chunk, sequences: 1, positions: chunk };
+    let mut pool = StatePool::new(ops.device(), model.state_layout().clone(), [0; 32], capacity)?;
     let mut state = pool.create(ops.device())?;
     let config = &family.config;
     let table = Ids(Tensor::new(ops::Buffer(0), 0, config.experts, 2));
@@ -333,7 +385,7 @@ fn rehearse(model: &dyn Model, family: &Family, request: &Request) -> Result<u64
     let mut clock = Clock::default();
     let place = Workplace { ops: &mut ops, experts: &mut experts, pool: &mut pool, clock: &mut clock };
     step::run(model, place, &mut [part])?;
-    Ok(ops.usage().0)
+    Ok(ops.usage())
 }
 
 fn finish(
@@ -344,13 +396,7 @@ fn finish(
     sizes: &Sizes,
     catalog: Option<&Catalog>,
 ) -> Result<Plan, PlanError> {
-    let mut notes = Vec::new();
-    if request.dense.is_none() {
-        notes.push(format!("dense weights: {} (the most exact that fits)", dense.name()));
-    }
-    if request.context.is_none() {
-        notes.push(format!("context: {context} positions"));
-    }
+    let mut notes = sizes.dense.notes.clone();
     let without: u64 = sizes.items(request, context, None).iter().map(|i| i.1).sum();
     let slab = match catalog {
         None => None,
@@ -399,15 +445,61 @@ fn slots(
     Ok(most)
 }
 
+/// What the plan chose where nothing was asked for; a choice that memory forced says so.
+fn choices_made(family: &Family, request: &Request, plan: &Plan) -> Vec<String> {
+    let mut notes = Vec::new();
+    if request.dense.is_none() {
+        let dense = plan.options.dense;
+        notes.push(match dense {
+            Dense::Bf16 => "dense weights: bf16, as stored".into(),
+            _ => format!(
+                "dense weights: packed to {}, since memory is short: results differ from those of more memory; \
+                 --dense fixes the choice",
+                dense.name()
+            ),
+        });
+    }
+    if request.context.is_none() {
+        let usual = default_context(family, request);
+        notes.push(match plan.context {
+            context if context == usual => format!("context: {context} positions"),
+            context => format!("context: {context} positions instead of {usual}, since memory is short"),
+        });
+    }
+    notes
+}
+
+/// The flags of the smallest plan there is, if it fits.
+fn smallest_plan(
+    checkpoint: &Checkpoint,
+    family: &Family,
+    request: &Request,
+    limits: Limits,
+) -> Result<Option<String>, PlanError> {
+    let context = family.config.context.min(256);
+    let options = LoadOptions { dense: Dense::Int4, ..request.options.clone() };
+    let small = Request { chunk: 1, expert_cache: Some(CacheSize::Slots(1)), ..request.clone() };
+    let catalog = family.catalog(checkpoint, request.options.layers)?;
+    let sizes = Sizes::of(checkpoint, family, &options, &small, catalog.as_ref())?;
+    let bytes = sizes.smallest(&small, context, (Cache::OneSlot, limits.total));
+    let flags =
+        format!("--dense int4 --context {context} --chunk 1 --expert-cache 1x ({})", show_bytes(bytes));
+    Ok((bytes <= limits.usable()).then_some(flags))
+}
+
 fn no_fit(
     request: &Request,
     limits: Limits,
-    context: u32,
+    (context, cache): (u32, Cache),
     candidates: &[Dense],
     sizes: &[(Dense, Sizes)],
+    fits: Option<String>,
 ) -> PlanError {
+    let cache = (cache, limits.total);
     let last = sizes.iter().rev().find(|(dense, _)| candidates.contains(dense));
-    let items = last.map_or(Vec::new(), |(_, s)| s.items(request, context, s.least_slots(request).as_ref()));
-    let choices = sizes.iter().map(|(dense, sizes)| (*dense, sizes.smallest(request, context))).collect();
-    PlanError::DoesNotFit(NoFit { items, usable: limits.usable(), choices })
+    let items =
+        last.map_or(Vec::new(), |(_, s)| s.items(request, context, s.least_slots(request, cache).as_ref()));
+    let choices =
+        sizes.iter().map(|(dense, sizes)| (*dense, sizes.smallest(request, context, cache))).collect();
+    PlanError::DoesNotFit(NoFit { limits, items, choices, fits })
 }

@@ -49,7 +49,8 @@ impl Session {
         let common = self.ids.iter().zip(prompt).take_while(|(a, b)| a == b).count();
         let keep = common.min(prompt.len().saturating_sub(1));
         let (pool, device) = engine.states();
-        let ready = self.state.health() == Health::Ready;
+        // Ids that a step has taken in and nobody has noted leave the state ahead of the session.
+        let ready = self.state.health() == Health::Ready && self.state.position() as usize == self.ids.len();
         if ready && (keep == self.ids.len() || pool.truncate(device, &mut self.state, keep as u32).is_ok()) {
             self.ids.truncate(keep);
         } else {

@@ -266,29 +266,37 @@ fn tensors_that_do_not_fit_are_named() {
     }
 }
 
-/// A weight that cannot be packed is named with its place; as it is stored it makes the step fail by name.
+/// A weight that is no number is named with its place, whatever it is for and however it is kept.
 #[test]
 fn a_weight_that_is_not_finite_is_named() {
-    let model = Copy::new();
-    let shard = model.file(SHARD_OF_LAYER_0);
-    testing::edit_shard(&shard, |tensors| {
-        let weight = tensors.iter_mut().find(|t| t.name.ends_with("self_attn.k_proj.weight")).unwrap();
-        let place = (5 * 192 + 7) * 2;
-        weight.bytes[place..place + 2].copy_from_slice(&[0x80, 0x7F]); // +infinity
-    })
-    .unwrap();
-    let checkpoint = model.open();
-    let family = Family::recognise(&checkpoint).unwrap();
-    let options = LoadOptions { dense: models::Dense::Int8, ..LoadOptions::default() };
-    let mut device = ops::Oracle::new(1).unwrap();
-    let error = family.load(&checkpoint, Some(&mut device), &options, &mut |_| {}).err().unwrap().to_string();
-    assert!(error.contains("language_model.model.layers.0.self_attn.k_proj.weight"), "{error}");
-    assert!(error.contains("the weight inf in row 5, column 7"), "{error}");
-    let setup = Setup::new();
-    let reader = readers::plain(&checkpoint);
-    let mut engine = common::engine_with(&checkpoint, &setup.request, setup.device, reader, 2);
-    let mut state = engine.create_state().unwrap();
-    let error = common::feed(&mut engine, &mut state, &some_ids(6, 2)).unwrap_err();
-    assert!(matches!(error, models::PartError::NotFinite { position: 0, .. }), "{error}");
-    common::release(&mut engine, state);
+    let infinite: [(&str, usize, &[u8]); 6] = [
+        ("self_attn.k_proj.weight", (5 * 192 + 7) * 2, &[0x80, 0x7F]),
+        ("self_attn.f_a_proj.weight", 2, &[0x80, 0xFF]),
+        ("input_layernorm.weight", 4, &[0xC0, 0x7F]),
+        ("self_attn.dt_bias", 8, &[0, 0, 0x80, 0x7F]),
+        ("self_attn.A_log", 0, &[0, 0, 0x80, 0x7F]),
+        ("self_attn.q_conv1d.weight", 12, &[1, 0, 0x80, 0xFF]),
+    ];
+    for (name, place, bytes) in infinite {
+        let model = Copy::new();
+        testing::edit_shard(&model.file(SHARD_OF_LAYER_0), |tensors| {
+            let weight = tensors.iter_mut().find(|t| t.name.ends_with(name)).unwrap();
+            weight.bytes[place..place + bytes.len()].copy_from_slice(bytes);
+        })
+        .unwrap();
+        let checkpoint = model.open();
+        let family = Family::recognise(&checkpoint).unwrap();
+        for dense in models::Dense::ALL {
+            let options = LoadOptions { dense, ..LoadOptions::default() };
+            let mut device = ops::Oracle::new(1).unwrap();
+            let loaded = family.load(&checkpoint, Some(&mut device), &options, &mut |_| {});
+            let error = loaded.err().unwrap().to_string();
+            assert!(error.contains(&format!("language_model.model.layers.0.{name}")), "{error}");
+            let here = match bytes.len() {
+                2 => format!("element {}", place / 2),
+                _ => format!("element {}", place / 4),
+            };
+            assert!(error.contains(&here) || error.contains("row 5, column 7"), "{error}");
+        }
+    }
 }

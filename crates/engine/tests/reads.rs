@@ -107,14 +107,12 @@ fn the_device_holds_what_was_planned() {
         }
         let mut engine = setup.load();
         let states: Vec<_> = (0..4).map(|_| engine.create_state().unwrap()).collect();
-        let host_only = ["buffers while loading", "routed experts"];
+        let host_only = ["buffers while loading", "routed experts", "copies while", "names and places"];
         let on_device =
             engine.plan().items.iter().filter(|(what, _)| !host_only.iter().any(|h| what.starts_with(h)));
         let planned: u64 = on_device.map(|(_, bytes)| bytes).sum();
         let held = engine.states().1.memory().allocated;
         assert_eq!(held, planned, "{slots:?}, context {context}: {:#?}", engine.plan().items);
-        let slab = engine.plan().slab.unwrap();
-        assert_eq!(engine.plan().bytes(), planned + slab.bytes_committed() + models::LOAD_CHUNK_BYTES as u64);
         // Nothing grows afterwards: not in a step, not in a reset.
         for mut state in states {
             common::feed(&mut engine, &mut state, &some_ids(1, 1)).unwrap();
@@ -135,6 +133,6 @@ fn the_arena_is_as_large_as_planned() {
         }
         let mut engine = setup.load();
         common::alone(&mut engine, &some_ids(9, chunk as usize));
-        assert_eq!(engine.usage().0, engine.plan().arena, "chunk {chunk}, {slots:?}");
+        assert_eq!(engine.usage().arena, engine.plan().arena, "chunk {chunk}, {slots:?}");
     }
 }

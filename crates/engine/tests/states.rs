@@ -86,7 +86,7 @@ fn a_fork_without_room_is_refused_and_takes_nothing() {
     let state = state_of(&mut engine, &some_ids(1, 3));
     let held = engine.states().1.memory().allocated;
     let error = fork(&mut engine, &state).unwrap_err();
-    assert!(matches!(error, StateError::Full { wanted: 3, .. }), "{error}");
+    assert!(matches!(error, StateError::TooMany { most: 1 }), "{error}");
     assert_eq!((engine.states().1.memory().allocated, free_blocks(&mut engine)), (held, 0));
 }
 
@@ -360,18 +360,15 @@ fn a_full_context_concerns_one_part() {
 }
 
 #[test]
-fn used_up_blocks_concern_one_part_and_come_back() {
+fn only_as_many_sequences_as_planned_are_alive() {
     let mut engine = engine(128, 2);
     let ids = some_ids(1, 65);
     let (first, second) = (state_of(&mut engine, &ids), state_of(&mut engine, &ids));
     assert_eq!(free_blocks(&mut engine), 0);
-    let mut third = engine.create_state().unwrap();
-    let error = feed(&mut engine, &mut third, &ids[..1]).unwrap_err();
-    let PartError::ContextFull { wanted: 1, reason } = &error else { panic!("{error:?}") };
-    assert!(reason.contains("1 blocks of 64 positions are needed, 0 of 4 are free"), "{error}");
-    assert_eq!(third.health(), Health::Ready);
+    let error = engine.create_state().unwrap_err();
+    assert!(matches!(error, StateError::TooMany { most: 2 }), "{error}");
     release(&mut engine, first);
-    assert_eq!(free_blocks(&mut engine), 2);
+    let mut third = engine.create_state().unwrap();
     let logits = feed(&mut engine, &mut third, &ids[..4]).unwrap();
     release(&mut engine, second);
     release(&mut engine, third);

@@ -341,20 +341,46 @@ pub fn expert_catalog(
         return Ok(None);
     }
     let layout = expert_layout(config)?;
-    let pieces = layout.pieces().to_vec();
-    let mut builder =
-        CatalogBuilder::new(layout, config.first_moe_layer as u16..layers as u16, config.experts as u16);
-    for layer in config.first_moe_layer..layers {
-        for expert in 0..config.experts {
-            let id = ExpertId { layer: layer as u16, expert: expert as u16 };
-            for piece in &pieces {
-                let name =
-                    format!("{prefix}model.layers.{layer}.block_sparse_moe.experts.{expert}.{}", piece.name);
-                let shape = [piece.bytes / piece.row_bytes, piece.row_bytes];
-                let entry = checkpoint.require(&name, &[Dtype::U8], &shape)?;
-                builder.place(id, &piece.name, entry.file.0, entry.offset)?;
-            }
+    let tensors = expert_tensors(layout.pieces(), prefix, config, layers);
+    // Room is made for tensors that are there, not for what a config claims: of too many claimed, one is missing.
+    let claimed = u64::from(layers - config.first_moe_layer) * u64::from(config.experts);
+    if claimed > checkpoint.names().len() as u64 {
+        for (_, piece, name) in tensors {
+            checkpoint.require(&name, &[Dtype::U8], &shape_of(piece))?;
         }
+        unreachable!("more experts than tensors, and none is missing");
+    }
+    let mut builder = CatalogBuilder::new(
+        layout.clone(),
+        config.first_moe_layer as u16..layers as u16,
+        config.experts as u16,
+    );
+    for (id, piece, name) in tensors {
+        let entry = checkpoint.require(&name, &[Dtype::U8], &shape_of(piece))?;
+        builder.place(id, &piece.name, entry.file.0, entry.offset)?;
     }
     Ok(Some(builder.finish()?))
+}
+
+/// Every routed expert's pieces with the names of their tensors.
+fn expert_tensors<'a>(
+    pieces: &'a [PieceSpec],
+    prefix: &'a str,
+    config: &KimiK3Config,
+    layers: u32,
+) -> impl Iterator<Item = (ExpertId, &'a PieceSpec, String)> {
+    let experts = config.experts;
+    let all = (config.first_moe_layer..layers).flat_map(move |layer| (0..experts).map(move |e| (layer, e)));
+    all.flat_map(move |(layer, expert)| {
+        pieces.iter().map(move |piece| {
+            let id = ExpertId { layer: layer as u16, expert: expert as u16 };
+            let name =
+                format!("{prefix}model.layers.{layer}.block_sparse_moe.experts.{expert}.{}", piece.name);
+            (id, piece, name)
+        })
+    })
+}
+
+fn shape_of(piece: &PieceSpec) -> [u64; 2] {
+    [piece.bytes / piece.row_bytes, piece.row_bytes]
 }

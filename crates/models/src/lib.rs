@@ -18,9 +18,9 @@ pub use clock::{Clock, Section};
 pub use config::ConfigError;
 pub use delta_attention::DeltaConfig;
 pub use latent_attention::LatentConfig;
-pub use loader::{Dense, Embedding, LOAD_CHUNK_BYTES, Loader, Tally};
+pub use loader::{Dense, Embedding, Loader, Tally};
 pub use moe::Experts;
-pub use state::{Health, State, StateError, StateLayout, StatePool};
+pub use state::{Capacity, Health, State, StateError, StateLayout, StatePool};
 
 use kimi_k3::{KimiK3, KimiK3Config};
 use ops::{Activations, DeviceError, Ops, Tensor};
@@ -107,6 +107,18 @@ pub enum LoadError {
     /// The device.
     #[error(transparent)]
     Device(#[from] DeviceError),
+    /// A weight that is no number.
+    #[error(
+        "{tensor}: element {element} is {value}; weights are finite, so the file is damaged: fetch it again"
+    )]
+    NotFinite {
+        /// The tensor's full name.
+        tensor: String,
+        /// Its place in the tensor, rows one after the other.
+        element: u64,
+        /// What it is.
+        value: f32,
+    },
     /// A weight that cannot be packed.
     #[error("{tensor}: {reason}")]
     Weight {

@@ -48,6 +48,10 @@ impl Dense {
 pub struct Tally {
     /// (kind, storage) to (parameters, bytes).
     pub rows: BTreeMap<(&'static str, &'static str), (u64, u64)>,
+    /// The most bytes that buffers of the loader take at a time.
+    pub buffers: u64,
+    /// What was not done as asked, in words.
+    pub notes: Vec<String>,
 }
 
 impl Tally {
@@ -55,6 +59,10 @@ impl Tally {
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.rows.values().map(|(_, bytes)| bytes).sum()
+    }
+
+    fn needs_buffers(&mut self, bytes: u64) {
+        self.buffers = self.buffers.max(bytes);
     }
 
     fn add(&mut self, kind: &'static str, storage: &'static str, parameters: u64, bytes: u64) {
@@ -75,8 +83,11 @@ pub struct Loader<'a> {
     done: &'a mut dyn FnMut(u64),
 }
 
-/// Bytes of a weight that are in memory twice while it is loaded.
-pub const LOAD_CHUNK_BYTES: usize = 8 << 20;
+/// Bytes of a weight that are read at a time.
+const LOAD_CHUNK_BYTES: usize = 8 << 20;
+
+/// Bytes of a weight that are in memory as read, as f32 and packed together, at a time.
+const PACK_CHUNK_BYTES: u64 = 4 << 20;
 
 const FLOATS: [Dtype; 2] = [Dtype::Bf16, Dtype::F32];
 
@@ -131,7 +142,16 @@ impl<'a> Loader<'a> {
             Some(packing) if cols.is_multiple_of(packing::GROUP as u32) => {
                 self.packed(kind, name, &entry, (rows, cols), packing)
             }
-            _ => self.stored(kind, name, &entry, (rows, cols)),
+            Some(packing) => {
+                let name_of = packing.name();
+                self.tally.notes.push(format!(
+                    "{}{name} stays as stored: its {cols} columns are no multiple of {}, which {name_of} needs",
+                    self.prefix,
+                    packing::GROUP
+                ));
+                self.stored(kind, name, &entry, (rows, cols))
+            }
+            None => self.stored(kind, name, &entry, (rows, cols)),
         }
     }
 
@@ -159,12 +179,14 @@ impl<'a> Loader<'a> {
     ) -> Result<Matrix, LoadError> {
         let packing = if entry.dtype == Dtype::F32 { Packing::F32 } else { Packing::Bf16 };
         let buffer = self.allocate(entry.bytes, name)?;
+        self.tally.needs_buffers(entry.bytes.min(LOAD_CHUNK_BYTES as u64));
         if let Some(device) = &mut self.device {
             let mut chunk = vec![0; LOAD_CHUNK_BYTES.min(entry.bytes as usize)];
             let mut start = 0;
             while start < entry.bytes {
                 let part = &mut chunk[..LOAD_CHUNK_BYTES.min((entry.bytes - start) as usize)];
                 self.checkpoint.read_range(entry, start, part)?;
+                check_finite(&self.prefix, name, start, part, entry.dtype)?;
                 device.write(buffer, start, part)?;
                 start += part.len() as u64;
             }
@@ -184,9 +206,11 @@ impl<'a> Loader<'a> {
         let layout = packing::layout(packing, rows, cols);
         let buffer = self.allocate(layout.bytes, name)?;
         let matrix = Matrix { buffer, codes: 0, scales: layout.scales, rows, cols, packing };
+        let row_bytes = entry.bytes / u64::from(rows);
+        let all_forms = row_bytes + u64::from(cols) * 4 + layout.code_row_bytes + layout.scale_row_bytes;
+        let step = (PACK_CHUNK_BYTES / all_forms).clamp(1, rows.into()) as u32;
+        self.tally.needs_buffers(u64::from(step) * all_forms);
         if let Some(device) = &mut self.device {
-            let row_bytes = entry.bytes / u64::from(rows);
-            let step = (LOAD_CHUNK_BYTES as u64 / row_bytes).max(1) as u32;
             let mut raw = Vec::new();
             for first in (0..rows).step_by(step as usize) {
                 let count = step.min(rows - first);
@@ -223,8 +247,10 @@ impl<'a> Loader<'a> {
         let width = (entry.dtype.bits() / 8) as usize;
         let bytes = u64::from(rows) * u64::from(cols) * width as u64;
         let buffer = self.allocate(bytes, name)?;
+        self.tally.needs_buffers(entry.bytes + bytes);
         if let Some(device) = &mut self.device {
             let all = self.checkpoint.read_vec(&entry)?;
+            check_finite(&self.prefix, name, 0, &all, entry.dtype)?;
             let mut moved = Vec::with_capacity(bytes as usize);
             for row in 0..rows {
                 for col in 0..cols {
@@ -289,7 +315,9 @@ impl<'a> Loader<'a> {
         if self.device.is_none() {
             return Ok(vec![0.0; count]);
         }
-        let mut values = widen(&self.checkpoint.read_vec(&entry)?, entry.dtype);
+        let stored = self.checkpoint.read_vec(&entry)?;
+        check_finite(&self.prefix, name, 0, &stored, entry.dtype)?;
+        let mut values = widen(&stored, entry.dtype);
         values.truncate(count);
         Ok(values)
     }
@@ -313,6 +341,21 @@ impl<'a> Loader<'a> {
         self.count(kind, "f32", values.len() as u64, bytes);
         Ok(Tensor::new(buffer, 0, rows, cols))
     }
+}
+
+/// Refuses numbers whose exponent is that of infinities and NaNs; `start` is the first byte's place in the tensor.
+fn check_finite(prefix: &str, name: &str, start: u64, bytes: &[u8], dtype: Dtype) -> Result<(), LoadError> {
+    let bad = match dtype {
+        Dtype::Bf16 => bytes.as_chunks().0.iter().position(|b| u16::from_le_bytes(*b) & 0x7f80 == 0x7f80),
+        _ => bytes.as_chunks().0.iter().position(|b| u32::from_le_bytes(*b) & 0x7f80_0000 == 0x7f80_0000),
+    };
+    let Some(at) = bad else { return Ok(()) };
+    let width = (dtype.bits() / 8) as usize;
+    Err(LoadError::NotFinite {
+        tensor: format!("{prefix}{name}"),
+        element: start / width as u64 + at as u64,
+        value: widen(&bytes[at * width..(at + 1) * width], dtype)[0],
+    })
 }
 
 /// Stored numbers as f32; exact for both types.

@@ -107,6 +107,16 @@ impl State {
     }
 }
 
+fn new_table(device: &mut dyn Device, blocks: u32) -> Result<Ids, DeviceError> {
+    let buffer = device.allocate(u64::from(blocks) * 4, "block table of a sequence")?;
+    let filled = device.write(buffer, 0, bytemuck::cast_slice(&vec![NONE; blocks as usize]));
+    if let Err(error) = filled {
+        let _ = device.free(buffer);
+        return Err(error);
+    }
+    Ok(Ids(Tensor::new(buffer, 0, 1, blocks)))
+}
+
 /// Why a state operation is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
@@ -134,6 +144,12 @@ pub enum StateError {
         /// Where the state stands.
         stands: u32,
     },
+    /// As many states as planned are alive.
+    #[error("no room for another sequence: {most} were planned for and are alive")]
+    TooMany {
+        /// How many there may be.
+        most: u32,
+    },
     /// All blocks are taken.
     #[error("no room for position {wanted}: {reason}")]
     Full {
@@ -150,6 +166,17 @@ pub enum StateError {
     BadSnapshot(String),
 }
 
+/// How much a pool holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capacity {
+    /// Positions a sequence can reach.
+    pub context: u32,
+    /// Sequences that can be alive together.
+    pub sequences: u32,
+    /// Positions of all of them together; whole blocks are given out.
+    pub positions: u32,
+}
+
 /// The memory of all sequences of one model.
 pub struct StatePool {
     layout: StateLayout,
@@ -157,11 +184,15 @@ pub struct StatePool {
     free: Vec<u32>,
     blocks: u32,
     table_blocks: u32,
+    context: u32,
+    /// States that may be alive, and that are.
+    most: u32,
+    alive: u32,
     identity: [u8; 32],
 }
 
 impl StatePool {
-    /// Room for `positions` positions of all sequences together, at most `context` of one.
+    /// Room for as much as `capacity` says.
     ///
     /// `identity` names model, packing and numerics: a snapshot of another identity is refused.
     ///
@@ -171,9 +202,10 @@ impl StatePool {
         device: &mut dyn Device,
         layout: StateLayout,
         identity: [u8; 32],
-        context: u32,
-        positions: u32,
+        capacity: Capacity,
     ) -> Result<Self, DeviceError> {
+        let Capacity { context, sequences, positions } = capacity;
+        let table_blocks = context.div_ceil(LATENT_BLOCK).max(1);
         let blocks = positions.div_ceil(LATENT_BLOCK);
         let mut pools = Vec::new();
         for field in &layout.latent {
@@ -184,8 +216,17 @@ impl StatePool {
             pools.push(Tensor::new(buffer, 0, rows, cols));
         }
         let free = (0..blocks).rev().collect();
-        let table_blocks = context.div_ceil(LATENT_BLOCK).max(1);
-        Ok(StatePool { layout, pools, free, blocks, table_blocks, identity })
+        Ok(StatePool {
+            layout,
+            pools,
+            free,
+            blocks,
+            table_blocks,
+            context,
+            most: sequences,
+            alive: 0,
+            identity,
+        })
     }
 
     /// The fields of a state.
@@ -203,19 +244,21 @@ impl StatePool {
     /// An empty state.
     ///
     /// # Errors
-    /// [`DeviceError::OutOfMemory`].
-    pub fn create(&self, device: &mut dyn Device) -> Result<State, DeviceError> {
+    /// [`StateError::TooMany`], or the device's.
+    pub fn create(&mut self, device: &mut dyn Device) -> Result<State, StateError> {
+        if self.alive >= self.most {
+            return Err(StateError::TooMany { most: self.most });
+        }
         let fixed = device.allocate(self.layout.fixed_bytes(), "recurrent state of a sequence")?;
-        let table = device.allocate(u64::from(self.table_blocks) * 4, "block table of a sequence");
-        let table = match table {
+        let table = match new_table(device, self.table_blocks) {
             Ok(table) => table,
             Err(error) => {
-                device.free(fixed)?;
-                return Err(error);
+                // The first error is the one to tell.
+                let _ = device.free(fixed);
+                return Err(error.into());
             }
         };
-        device.write(table, 0, bytemuck::cast_slice(&vec![NONE; self.table_blocks as usize]))?;
-        let table = Ids(Tensor::new(table, 0, 1, self.table_blocks));
+        self.alive += 1;
         Ok(State { fixed, table, blocks: Vec::new(), position: 0, health: Health::Ready })
     }
 
@@ -225,8 +268,10 @@ impl StatePool {
     /// What [`Device::free`] gives.
     pub fn release(&mut self, device: &mut dyn Device, state: State) -> Result<(), DeviceError> {
         self.free.extend(state.blocks.into_iter().rev());
-        device.free(state.fixed)?;
-        device.free(state.table.0.buffer)
+        self.alive -= 1;
+        let freed = device.free(state.fixed);
+        device.free(state.table.0.buffer)?;
+        freed
     }
 
     /// Back to position 0, whatever happened.
@@ -287,17 +332,17 @@ impl StatePool {
         state: &mut State,
         positions: u32,
     ) -> Result<(), StateError> {
-        if self.layout.latent.is_empty() {
-            return Ok(());
-        }
-        let (wanted, held) = (positions.div_ceil(LATENT_BLOCK), state.blocks.len() as u32);
         let full = |reason: String| Err(StateError::Full { wanted: positions, reason });
-        if wanted > self.table_blocks {
-            let context = self.table_blocks * LATENT_BLOCK;
+        if positions > self.context {
+            let context = self.context;
             return full(format!(
                 "the context was planned for {context} positions; ask for more with --context"
             ));
         }
+        if self.layout.latent.is_empty() {
+            return Ok(());
+        }
+        let (wanted, held) = (positions.div_ceil(LATENT_BLOCK), state.blocks.len() as u32);
         if wanted > held + self.free_blocks() {
             let (needed, free, all) = (wanted - held, self.free_blocks(), self.blocks);
             return full(format!(
@@ -414,7 +459,7 @@ impl StatePool {
         match self.copy_into(device, state, &mut twin) {
             Ok(()) => Ok(twin),
             Err(error) => {
-                self.release(device, twin)?;
+                let _ = self.release(device, twin);
                 Err(error)
             }
         }
@@ -484,7 +529,7 @@ impl StatePool {
         match filled {
             Ok(()) => Ok(state),
             Err(error) => {
-                self.release(device, state)?;
+                let _ = self.release(device, state);
                 Err(error)
             }
         }

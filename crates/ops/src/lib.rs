@@ -21,7 +21,7 @@ pub mod traced;
 pub use checked::{Allowed, Checked};
 pub use device::{Device, DeviceError, MemoryInfo, Submission, Ticket, clear};
 pub use op::{Activation, DecayFormula, Kind, Op, Operand, Operands, Routing};
-pub use ops::{Expert, Mark, Ops, Pending};
+pub use ops::{Expert, Mark, Ops, Pending, Usage};
 pub use oracle::{Kernel, Oracle, with_fma};
 pub use rehearsal::Rehearsal;
 pub use tensor::{

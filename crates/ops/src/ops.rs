@@ -17,8 +17,20 @@ pub struct Ops {
     capacity: u64,
     used: u64,
     peak: u64,
+    largest: u64,
     steps: Vec<Op>,
     submissions: u64,
+}
+
+/// What steps needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// The most numbers the arena has held.
+    pub arena: u64,
+    /// Numbers of the largest result of one op.
+    pub largest: u64,
+    /// Submissions made.
+    pub submissions: u64,
 }
 
 /// A place in the arena to go back to.
@@ -36,7 +48,7 @@ impl Ops {
     pub fn new(mut device: Box<dyn Device>, capacity: u64) -> Result<Self, DeviceError> {
         let arena = device.allocate(capacity * 4, "intermediate results")?;
         clear(&mut *device, arena, 0..capacity * 4)?;
-        Ok(Ops { device, arena, capacity, used: 0, peak: 0, steps: Vec::new(), submissions: 0 })
+        Ok(Ops { device, arena, capacity, used: 0, peak: 0, largest: 0, steps: Vec::new(), submissions: 0 })
     }
 
     /// A recorder on a device that computes nothing, with room for whatever comes; see [`Rehearsal`].
@@ -44,7 +56,16 @@ impl Ops {
     pub fn rehearsal() -> Self {
         let device = Box::new(Rehearsal::default());
         let capacity = u64::MAX / 8;
-        Ops { device, arena: Buffer(u32::MAX), capacity, used: 0, peak: 0, steps: Vec::new(), submissions: 0 }
+        Ops {
+            device,
+            arena: Buffer(u32::MAX),
+            capacity,
+            used: 0,
+            peak: 0,
+            largest: 0,
+            steps: Vec::new(),
+            submissions: 0,
+        }
     }
 
     /// The device, for loading and for reading state.
@@ -52,10 +73,10 @@ impl Ops {
         &mut *self.device
     }
 
-    /// The most numbers the arena has held, and how many submissions were made.
+    /// What was needed so far.
     #[must_use]
-    pub fn usage(&self) -> (u64, u64) {
-        (self.peak, self.submissions)
+    pub fn usage(&self) -> Usage {
+        Usage { arena: self.peak, largest: self.largest, submissions: self.submissions }
     }
 
     /// The present place in the arena.
@@ -79,6 +100,7 @@ impl Ops {
     pub fn scratch(&mut self, rows: u32, cols: u32) -> Tensor {
         let tensor = Tensor::new(self.arena, self.used, rows, cols);
         self.used += tensor.elements().next_multiple_of(ALIGN);
+        self.largest = self.largest.max(tensor.elements());
         self.peak = self.peak.max(self.used);
         assert!(
             self.used <= self.capacity,

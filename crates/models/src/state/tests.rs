@@ -4,6 +4,7 @@ use super::*;
 use ops::{Ops, Oracle};
 
 const CONTEXT: u32 = 200;
+const CAPACITY: Capacity = Capacity { context: CONTEXT, sequences: 3, positions: 2 * 256 };
 
 /// Two latent caches, and a recurrent field on demand.
 fn layout(recurrent: bool) -> StateLayout {
@@ -16,10 +17,10 @@ fn layout(recurrent: bool) -> StateLayout {
     layout
 }
 
-/// A pool for two sequences of 200 positions, with its device.
+/// A pool for three sequences with blocks for two of 200 positions, with its device.
 fn bench(layout: StateLayout) -> (StatePool, Ops) {
     let mut ops = Ops::new(Box::new(Oracle::new(1).unwrap()), 1 << 16).unwrap();
-    let pool = StatePool::new(ops.device(), layout, [7; 32], CONTEXT, 2 * CONTEXT).unwrap();
+    let pool = StatePool::new(ops.device(), layout, [7; 32], CAPACITY).unwrap();
     (pool, ops)
 }
 
@@ -148,4 +149,20 @@ fn every_kind_of_layout_is_copied() {
         }
         pool.release(ops.device(), state).unwrap();
     }
+}
+
+#[test]
+fn states_and_blocks_are_as_many_as_planned() {
+    let (mut pool, mut ops) = bench(layout(true));
+    let mut states: Vec<State> = (0..3).map(|_| pool.create(ops.device()).unwrap()).collect();
+    let error = pool.create(ops.device()).unwrap_err();
+    assert!(matches!(error, StateError::TooMany { most: 3 }), "{error}");
+    pool.grow(ops.device(), &mut states[0], CONTEXT).unwrap();
+    pool.grow(ops.device(), &mut states[1], CONTEXT).unwrap();
+    let error = pool.grow(ops.device(), &mut states[2], 1).unwrap_err();
+    let StateError::Full { wanted: 1, reason } = &error else { panic!("{error:?}") };
+    assert!(reason.contains("1 blocks of 64 positions are needed, 0 of"), "{error}");
+    pool.release(ops.device(), states.remove(0)).unwrap();
+    pool.grow(ops.device(), &mut states[1], 1).unwrap();
+    assert!(pool.create(ops.device()).is_ok());
 }
