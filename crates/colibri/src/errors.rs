@@ -78,6 +78,7 @@ impl Failure {
                 PlanError::Load(error) => kind_of_load(error),
                 PlanError::Memory(error) => kind_of_memory(error),
                 PlanError::Device(error) => kind_of_device(error),
+                PlanError::State(error) => kind_of_state(error),
                 PlanError::Step(error) => kind_of_step(error),
                 PlanError::Setting { .. } => "usage",
                 PlanError::DoesNotFit(_) => "memory",
@@ -132,7 +133,8 @@ pub(crate) fn say(kind: &str, message: &str, json: bool) {
 fn kind_of_engine(error: &EngineError) -> &'static str {
     match error {
         EngineError::Load(error) => kind_of_load(error),
-        EngineError::Device(error) | EngineError::State(StateError::Device(error)) => kind_of_device(error),
+        EngineError::Device(error) => kind_of_device(error),
+        EngineError::State(error) => kind_of_state(error),
         EngineError::Step(error) => kind_of_step(error),
         EngineError::Memory(error) => kind_of_memory(error),
         EngineError::Cache(CacheError::Expert(_)) => "expert",
@@ -143,10 +145,17 @@ fn kind_of_engine(error: &EngineError) -> &'static str {
             PartError::UnknownToken { .. } | PartError::ContextFull { .. } => "usage",
             PartError::NotFinite { .. } => "numerics",
             PartError::Cancelled => "cancelled",
+            PartError::Width { .. } | PartError::UnknownLayer { .. } => "usage",
             PartError::Position { .. } | PartError::NeedsRebuild | PartError::Empty => "state",
         },
-        EngineError::State(_) => "state",
         EngineError::TooLong { .. } | EngineError::EmptyPrompt => "usage",
+    }
+}
+
+fn kind_of_state(error: &StateError) -> &'static str {
+    match error {
+        StateError::Device(error) => kind_of_device(error),
+        _ => "state",
     }
 }
 
