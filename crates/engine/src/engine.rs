@@ -37,13 +37,20 @@ pub enum EngineError {
     State(#[from] StateError),
     /// The prompt and what is to follow do not fit.
     #[error(
-        "{tokens} tokens do not fit into the context of {context}; shorten the prompt or raise --context"
+        "{tokens} tokens do not fit into the context of {context}; {}",
+        if context < most {
+            format!("shorten the prompt or raise --context, up to {most}")
+        } else {
+            "this model reaches no further, so shorten the prompt".into()
+        }
     )]
     TooLong {
         /// Tokens asked for.
         tokens: u64,
         /// Positions there are.
         context: u32,
+        /// Positions the model can reach.
+        most: u32,
     },
     /// Nothing to go on from.
     #[error("the prompt is empty; give at least one token")]

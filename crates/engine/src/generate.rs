@@ -76,7 +76,7 @@ pub fn generate(
     task: &Task<'_>,
     on_event: &mut dyn FnMut(Event),
 ) -> Result<Answer, EngineError> {
-    check_length(engine, task)?;
+    let room = room(engine, task)?;
     session.sync(engine, task.prompt)?;
     let mut answer = Answer {
         ids: Vec::new(),
@@ -84,6 +84,7 @@ pub fn generate(
         prefill: (0, Duration::ZERO),
         decode: (0, Duration::ZERO),
     };
+    let task = &Task { max_tokens: task.max_tokens.min(room), ..task.clone() };
     if task.max_tokens == 0 {
         return Ok(answer);
     }
@@ -94,15 +95,17 @@ pub fn generate(
     Ok(answer)
 }
 
-fn check_length(engine: &Engine, task: &Task<'_>) -> Result<(), EngineError> {
+/// Tokens that the context holds besides the prompt.
+fn room(engine: &Engine, task: &Task<'_>) -> Result<u32, EngineError> {
     if task.prompt.is_empty() {
         return Err(EngineError::EmptyPrompt);
     }
-    let (tokens, context) = (task.prompt.len() as u64, engine.plan().context);
+    let (tokens, plan) = (task.prompt.len() as u64, engine.plan());
+    let (context, most) = (plan.context, plan.context_most);
     if tokens > u64::from(context) {
-        return Err(EngineError::TooLong { tokens, context });
+        return Err(EngineError::TooLong { tokens, context, most });
     }
-    Ok(())
+    Ok(context - tokens as u32)
 }
 
 fn run(
@@ -113,10 +116,10 @@ fn run(
     on_event: &mut dyn FnMut(Event),
 ) -> Result<(), EngineError> {
     let start = Instant::now();
-    let mut logits = prefill(engine, session, task, answer, on_event)?;
+    let prefilled = prefill(engine, session, task, answer, on_event);
     answer.prefill.1 = start.elapsed();
+    let mut logits = prefilled?;
     let start = Instant::now();
-    let context = engine.plan().context;
     let outcome = loop {
         let position = session.state().position();
         let id = task.sampling.pick(&logits, position);
@@ -126,7 +129,7 @@ fn run(
         }
         answer.ids.push(id);
         on_event(Event::Token(id));
-        if answer.ids.len() as u32 >= task.max_tokens || position >= context {
+        if answer.ids.len() as u32 >= task.max_tokens {
             break Ok(());
         }
         match session.feed(engine, &[id], Logits::Last, task.cancel) {

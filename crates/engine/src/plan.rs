@@ -70,6 +70,8 @@ pub struct Plan {
     pub options: LoadOptions,
     /// Positions a sequence can reach.
     pub context: u32,
+    /// Positions it could reach at most: the model's own limit.
+    pub context_most: u32,
     /// Sequences that can be alive together.
     pub sequences: u32,
     /// Rows of a step.
@@ -257,7 +259,9 @@ fn check_settings(family: &Family, request: &Request) -> Result<(), PlanError> {
     ];
     for (setting, value, least, most) in ranges {
         if !(least..=most).contains(&value) {
-            let expected = format!("{least} to {most}");
+            let models = setting == "--context" || setting == "--layers";
+            let expected =
+                format!("{least} to {most}{}", if models { ", this model's own limit" } else { "" });
             return Err(PlanError::Setting { setting, found: value.to_string(), expected });
         }
     }
@@ -285,6 +289,7 @@ struct Sizes {
     experts_per_layer: u32,
     ranks: u32,
     copies: u64,
+    context_most: u32,
 }
 
 impl Sizes {
@@ -301,7 +306,19 @@ impl Sizes {
         let slot = catalog.map(|c| (c.layout().payload_bytes(), c.experts()));
         let (layout, copies) = (model.state_layout().clone(), request.copies);
         let (ranks, experts_per_layer) = (family.config.ranks, family.config.experts);
-        Ok(Sizes { dense, layout, arena, largest, tensors, slot, experts_per_layer, ranks, copies })
+        let context_most = family.config.context;
+        Ok(Sizes {
+            context_most,
+            dense,
+            layout,
+            arena,
+            largest,
+            tensors,
+            slot,
+            experts_per_layer,
+            ranks,
+            copies,
+        })
     }
 
     fn items(&self, request: &Request, context: u32, slab: Option<&SlabPlan>) -> Vec<(String, u64)> {
@@ -405,6 +422,7 @@ fn finish(
     Ok(Plan {
         options: LoadOptions { dense, ..request.options.clone() },
         context,
+        context_most: sizes.context_most,
         sequences: request.sequences,
         chunk: request.chunk,
         arena: sizes.arena,

@@ -95,7 +95,7 @@ const CASES: &[(&str, &str, Expect)] = &[
     ("v_head_dim", "0", Invalid),
     ("v_head_dim", "16", Shape("layers.3.self_attn.kv_b_proj.weight")),
     ("v_head_dim", "65536", Shape("layers.3.self_attn.kv_b_proj.weight")),
-    ("mla_use_nope", GONE, Same),
+    ("mla_use_nope", GONE, Missing),
     ("mla_use_nope", "false", Unsupported),
     ("mla_use_output_gate", GONE, Missing),
     ("mla_use_output_gate", "1", Invalid),
@@ -168,7 +168,7 @@ const CASES: &[(&str, &str, Expect)] = &[
     ("latent_moe_use_norm", GONE, Missing),
     ("latent_moe_use_norm", "\"yes\"", Invalid),
     ("latent_moe_use_norm", "false", Runs),
-    ("moe_router_activation_func", GONE, Same),
+    ("moe_router_activation_func", GONE, Missing),
     ("moe_router_activation_func", "\"softmax\"", Unsupported),
     ("moe_renormalize", GONE, Missing),
     ("moe_renormalize", "0", Invalid),
@@ -184,6 +184,9 @@ const CASES: &[(&str, &str, Expect)] = &[
     ("topk_method", "\"greedy\"", Unsupported),
     ("use_grouped_topk", GONE, Same), // one group masks nothing
     ("use_grouped_topk", "false", Same),
+    ("use_grouped_topk", "\"yes\"", Invalid),
+    ("rope_scaling", "null", Same),
+    ("rope_scaling", "{\"type\": \"yarn\"}", Unsupported),
     // Activation.
     ("hidden_act", GONE, Missing),
     ("hidden_act", "7", Invalid),
@@ -213,7 +216,13 @@ const CASES: &[(&str, &str, Expect)] = &[
     ("quantization_config.config_groups.group_0.weights.type", "\"int\"", Unsupported),
     ("quantization_config.config_groups.group_0.weights.group_size", "16", Unsupported),
     ("quantization_config.config_groups.group_0.weights.symmetric", "false", Unsupported),
-    ("quantization_config.config_groups.group_0.weights", GONE, Invalid),
+    ("quantization_config.config_groups.group_0.weights", GONE, Missing),
+    ("quantization_config.config_groups.group_0.weights.dynamic", "true", Unsupported),
+    ("quantization_config.config_groups.group_0.weights.strategy", "\"channel\"", Unsupported),
+    ("quantization_config.config_groups.group_0.weights.scale_dtype", "\"torch.float8_e4m3fn\"", Unsupported),
+    ("quantization_config.config_groups.group_0.input_activations", "{\"num_bits\": 8}", Unsupported),
+    ("quantization_config.config_groups", "[]", Invalid),
+    ("quantization_config.kv_cache_scheme", "{\"num_bits\": 8}", Unsupported),
 ];
 
 /// The tiny model's config: nested as it is, or flat.

@@ -20,18 +20,53 @@ fn other_families_are_named() {
     for (config, named) in [
         (json!({"model_type": "llama"}), "`llama` is not a family that runs here; these are: kimi_k3"),
         (json!({"model_type": "kimi_linear", "hidden_size": 2304}), "`kimi_linear`"),
+        (
+            json!({"model_type": "llama", "attn_res_block_size": 4, "routed_expert_hidden_size": 96}),
+            "`llama` is not a family",
+        ),
+        (json!({"model_type": "kimi_k3", "tie_word_embeddings": "yes"}), "`mla_use_nope` is missing"),
         (json!({}), "`(absent)`"),
         (
             json!({"model_type": "kimi_k3", "text_config": "none"}),
             "`text_config` is \"none\"; expected an object",
         ),
-        (json!({"model_type": "kimi_k3"}), "`num_attention_heads` is missing"),
+        (json!({"model_type": "kimi_k3"}), "`mla_use_nope` is missing"),
     ] {
         let model = Copy::new();
         testing::edit_json(&model.file("config.json"), |c| *c = config.clone()).unwrap();
         let error = Family::recognise(&model.open()).err().unwrap().to_string();
         assert!(error.contains(named), "{config}: {error}");
     }
+}
+
+#[test]
+fn a_head_that_is_said_to_be_tied_and_not_is_refused() {
+    for (above, named) in [
+        (json!(true), "`text_config.tie_word_embeddings` is false; expected true, as"),
+        (json!("yes"), "`tie_word_embeddings` is \"yes\"; expected true or false"),
+    ] {
+        let model = Copy::new();
+        testing::edit_json(&model.file("config.json"), |c| c["tie_word_embeddings"] = above.clone()).unwrap();
+        let error = Family::recognise(&model.open()).err().unwrap().to_string();
+        assert!(error.contains(named), "{error}");
+    }
+}
+
+/// More experts than there are tensors: refused by the first that is missing, before room is made for any.
+#[test]
+fn a_config_that_claims_too_much_is_refused_early() {
+    let model = Copy::new();
+    model.set("num_hidden_layers", 4096.into());
+    model.set("num_experts", 65535.into());
+    testing::edit_json(&model.file("config.json"), |c| {
+        let layers: Vec<u32> = (1..=4096).filter(|l| ![4, 8, 9].contains(l)).collect();
+        c["text_config"]["linear_attn_config"]["kda_layers"] = layers.into();
+    })
+    .unwrap();
+    let checkpoint = model.open();
+    let family = Family::recognise(&checkpoint).unwrap();
+    let error = family.catalog(&checkpoint, None).err().unwrap().to_string();
+    assert!(error.contains("layers.1.block_sparse_moe.experts.32.w1.weight_packed"), "{error}");
 }
 
 /// A copy of the tiny model that may be changed.
@@ -159,6 +194,8 @@ fn pairs_of_spellings_are_the_same_model() {
             [
                 |m| {
                     m.set("tie_word_embeddings", true.into());
+                    testing::edit_json(&m.file("config.json"), |c| c["tie_word_embeddings"] = true.into())
+                        .unwrap();
                     testing::remove_tensor(m.path(), "language_model.lm_head.weight").unwrap();
                 },
                 |m| {

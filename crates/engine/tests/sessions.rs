@@ -125,12 +125,12 @@ fn an_answer_ends_with_the_context() {
     let prompt = some_ids(4, 9);
     let task = Task { prompt: &prompt[..6], max_tokens: 50, sampling: GREEDY, stop: &[], cancel: None };
     let (full, _) = answer(&mut engine, &mut session, &task);
-    // Positions 6 and 7 are fed; the id after the last position is known without a place.
-    assert_eq!((full.finish, full.ids.len(), session.ids().len()), (Finish::Length, 3, 8));
+    // Prompt and answer are 8 tokens; the last one needs no step.
+    assert_eq!((full.finish, full.ids.len(), session.ids().len()), (Finish::Length, 2, 7));
     let (full, _) = answer(&mut engine, &mut session, &Task { prompt: &prompt[..8], ..task.clone() });
-    assert_eq!((full.finish, full.ids.len()), (Finish::Length, 1));
+    assert_eq!((full.finish, full.ids.len()), (Finish::Length, 0));
     let error = generate(&mut engine, &mut session, &Task { prompt: &prompt, ..task.clone() }, &mut |_| {});
-    assert!(matches!(error, Err(EngineError::TooLong { tokens: 9, context: 8 })), "{error:?}");
+    assert!(matches!(error, Err(EngineError::TooLong { tokens: 9, context: 8, most: 4096 })), "{error:?}");
     let error = generate(&mut engine, &mut session, &Task { prompt: &[], ..task }, &mut |_| {});
     assert!(matches!(error, Err(EngineError::EmptyPrompt)), "{error:?}");
 }

@@ -135,6 +135,22 @@ pub enum PartError {
         /// What is used up.
         reason: String,
     },
+    /// Hidden rows that are not whole rows.
+    #[error("{numbers} numbers are no whole rows of {width}")]
+    Width {
+        /// Numbers given.
+        numbers: usize,
+        /// Numbers in a row.
+        width: u32,
+    },
+    /// Rows of a layer that is not there.
+    #[error("rows of layer {layer} are wanted, layers 0 to {last} are loaded")]
+    UnknownLayer {
+        /// The layer.
+        layer: u32,
+        /// The last there is.
+        last: u32,
+    },
     /// A part without rows.
     #[error("a part has no rows")]
     Empty,

@@ -225,8 +225,8 @@ fn run_batch(
         outputs = outcome?;
     }
     let mut outputs = outputs.into_iter();
-    let lost = || Err(PartError::Empty);
-    Ok(refused.into_iter().map(|r| r.map_or_else(|| outputs.next().unwrap_or_else(lost), Err)).collect())
+    let mut next = || outputs.next().expect("every part that was admitted has an outcome");
+    Ok(refused.into_iter().map(|refusal| refusal.map_or_else(&mut next, Err)).collect())
 }
 
 /// Checks a part and adds its rows; the reason if it cannot run.
@@ -244,6 +244,10 @@ fn admit(
     if part.position != stands {
         return Ok(Some(PartError::Position { asked: part.position, stands }));
     }
+    let last = model.state_fields().len() as u32 - 1;
+    if let Some(&layer) = part.taps.iter().find(|&&layer| layer > last) {
+        return Ok(Some(PartError::UnknownLayer { layer, last }));
+    }
     let before = rows.len();
     match part.input {
         Input::Ids(ids) => {
@@ -253,8 +257,10 @@ fn admit(
                 }
             }
         }
+        Input::Rows(values) if values.len() % model.width() as usize != 0 => {
+            return Ok(Some(PartError::Width { numbers: values.len(), width: model.width() }));
+        }
         Input::Rows(values) => {
-            assert_eq!(values.len() % model.width() as usize, 0, "hidden rows of {} numbers", model.width());
             rows.extend(values);
         }
     }

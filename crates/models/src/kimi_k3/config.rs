@@ -67,9 +67,14 @@ pub fn text_part(config: &Value) -> (&Value, &'static str) {
 pub fn is_kimi_k3(config: &Value) -> bool {
     let (text, _) = text_part(config);
     let has = |key: &str| text.get(key).is_some_and(|v| !v.is_null());
-    config.get("model_type") == Some(&json!("kimi_k3"))
-        || text.get("model_type") == Some(&json!("kimi_k3"))
-        || (has("attn_res_block_size") && has("routed_expert_hidden_size"))
+    let says = |part: &Value| part.get("model_type").and_then(Value::as_str).map(str::to_owned);
+    match (says(config).as_deref(), says(text).as_deref()) {
+        (Some("kimi_k3"), _) | (_, Some("kimi_k3")) => true,
+        (None | Some("kimi_linear"), None | Some("kimi_linear")) => {
+            has("attn_res_block_size") && has("routed_expert_hidden_size")
+        }
+        _ => false,
+    }
 }
 
 impl KimiK3Config {
@@ -91,7 +96,6 @@ impl KimiK3Config {
         let eps = keys.float("rms_norm_eps", 0.0, 1.0)?;
         let (delta, latent) = (delta_config(&linear, eps)?, latent_config(&keys)?);
         check_products(&linear, &keys, &delta, &latent)?;
-        let tied_above = config.get("tie_word_embeddings").and_then(Value::as_bool).unwrap_or(false);
         Ok(KimiK3Config {
             width: multiple_of_group(&keys, "hidden_size")?,
             vocabulary: keys.number("vocab_size", 1, 1 << 24)?,
@@ -115,7 +119,7 @@ impl KimiK3Config {
             snapshot_every: keys.number("attn_res_block_size", 1, LAYERS_MAX)?,
             eps,
             context: keys.number("max_position_embeddings", 1, 1 << 30)?,
-            tied: keys.flag("tie_word_embeddings", tied_above)?,
+            tied: tied(config, &keys)?,
         })
     }
 
@@ -150,6 +154,7 @@ fn refuse_unsupported(keys: &Keys<'_>) -> Result<(), ConfigError> {
         ("topk_method", json!("noaux_tc")),
         ("num_nextn_predict_layers", json!(0)),
         ("attention_bias", json!(false)),
+        ("rope_scaling", Value::Null),
         // Sparse attention (DSA) is another family's.
         ("index_topk", json!(0)),
         ("index_n_heads", json!(0)),
@@ -158,6 +163,11 @@ fn refuse_unsupported(keys: &Keys<'_>) -> Result<(), ConfigError> {
     for (key, value) in &only {
         keys.only(key, value)?;
     }
+    // Without these two the release's own code would build another model.
+    keys.needed_flag("mla_use_nope")?;
+    keys.word("moe_router_activation_func")?;
+    // One group masks nothing, so that either value is honoured.
+    keys.flag("use_grouped_topk", true)?;
     let heads = keys.number("num_attention_heads", 1, SIZE_MAX)?;
     keys.only("num_key_value_heads", &json!(heads))
 }
@@ -173,17 +183,49 @@ fn check_quantization(config: &Value, keys: &Keys<'_>) -> Result<(), ConfigError
     let quantization = Keys::new(value, &path)?;
     quantization.only("quant_method", &json!("compressed-tensors"))?;
     quantization.only("format", &json!("mxfp4-pack-quantized"))?;
-    let groups = value.get("config_groups").and_then(Value::as_object);
-    for (name, group) in groups.into_iter().flatten() {
-        let path = format!("{path}.config_groups.{name}.weights");
-        let weights = group.get("weights").unwrap_or(&Value::Null);
-        let weights = Keys::new(weights, &path)?;
-        weights.only("num_bits", &json!(4))?;
-        weights.only("type", &json!("float"))?;
-        weights.only("group_size", &json!(32))?;
-        weights.only("symmetric", &json!(true))?;
+    quantization.only("kv_cache_scheme", &Value::Null)?;
+    let Some(groups) = quantization.get("config_groups") else { return Ok(()) };
+    let groups_path = format!("{path}.config_groups");
+    Keys::new(groups, &groups_path)?;
+    for (name, group) in groups.as_object().into_iter().flatten() {
+        check_group(group, &format!("{groups_path}.{name}"))?;
     }
     Ok(())
+}
+
+/// One group of `config_groups`: how its weights are packed, and that activations are left as they are.
+fn check_group(group: &Value, path: &str) -> Result<(), ConfigError> {
+    let keys = Keys::new(group, path)?;
+    keys.only("format", &json!("mxfp4-pack-quantized"))?;
+    keys.only("input_activations", &Value::Null)?;
+    keys.only("output_activations", &Value::Null)?;
+    let weights_path = format!("{path}.weights");
+    let weights = keys.object("weights", &weights_path)?;
+    for (key, value) in [
+        ("num_bits", json!(4)),
+        ("type", json!("float")),
+        ("group_size", json!(32)),
+        ("strategy", json!("group")),
+        ("symmetric", json!(true)),
+        ("dynamic", json!(false)),
+        ("scale_dtype", json!("torch.uint8")),
+    ] {
+        weights.only(key, &value)?;
+    }
+    Ok(())
+}
+
+/// Whether the head is the embedding: said in the text part, above it, or both alike.
+fn tied(config: &Value, keys: &Keys<'_>) -> Result<bool, ConfigError> {
+    let above = Keys::new(config, "")?.flag("tie_word_embeddings", false)?;
+    let tied = keys.flag("tie_word_embeddings", above)?;
+    let said_above = config.get("tie_word_embeddings").is_some_and(|value| !value.is_null());
+    if said_above && tied != above {
+        let (key, found) = (keys.name("tie_word_embeddings"), tied.to_string());
+        let expected = format!("{above}, as `tie_word_embeddings` above it says");
+        return Err(ConfigError::Invalid { key, expected, found });
+    }
+    Ok(tied)
 }
 
 fn delta_layers(linear: &Keys<'_>, layers: u32) -> Result<Vec<bool>, ConfigError> {
