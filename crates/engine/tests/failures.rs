@@ -295,6 +295,30 @@ fn a_number_that_is_not_finite() {
     }
 }
 
+/// A NaN that only the router sees: its row picks nothing, and must not pass for one that needs no expert. Products of
+/// matrices: 11 in layer 0, before a router 8 in a KDA layer and 5 in an MLA layer (3), 6 from there to the layer's end.
+#[test]
+fn a_router_whose_scores_are_not_finite() {
+    for slots in [None, Some(SLOTS)] {
+        let mut bench = Bench::new(slots);
+        for (layer, product) in [(1, 11 + 8), (3, 11 + 2 * 14 + 5), (4, 11 + 2 * 14 + 11 + 8)] {
+            bench.begin();
+            let rows = IN_STEP.iter().sum::<usize>() as u32;
+            bench.controls.strike("mat_mul", product, Strike::Poison { row: (IN_STEP[0] + 1) as u32, rows });
+            let outcomes = bench.step([None; 3]).unwrap();
+            assert!(bench.controls.has_struck());
+            let expected = match slots {
+                Some(_) => format!("layer {layer} router"),
+                None => "after the last layer".to_owned(),
+            };
+            bench.check(outcomes, &[VICTIM], &format!("router of layer {layer}, {slots:?}"), &|error| {
+                let PartError::NotFinite { place, position } = error else { return false };
+                *place == expected && *position as usize == BEFORE + 1
+            });
+        }
+    }
+}
+
 /// Blocks of the latent cache and slots that held a NaN are given to others, who must not notice.
 #[test]
 fn numbers_that_are_not_finite_leave_no_trace() {
