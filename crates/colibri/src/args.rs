@@ -129,8 +129,9 @@ pub(crate) struct VerifyArgs {
     #[command(flatten)]
     pub(crate) prompt: PromptArgs,
     /// Compare with the results in this directory: golden.json and a safetensors file for each of its prompts. The
-    /// limits are relative L2 distances: 1e-5 on everything with --activations exact, where router picks and greedy
-    /// ids must be equal too; 5e-4 on the logits with int15, positions with a router gap below 1e-4 left out
+    /// limits are relative L2 distances, row by row: 1e-5 on everything with --activations exact, where router picks and
+    /// greedy ids must be equal too; 5e-4 on the logits with int15. In both the likeliest token must be the same
+    /// wherever the second is at least 0.01 behind
     #[arg(
         long,
         value_name = "DIR",
@@ -225,7 +226,8 @@ pub(crate) struct SamplingArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Engine")]
 pub(crate) struct EngineArgs {
-    /// Tokens of the prompt computed together, 1 to 4096; changes no result
+    /// Tokens of the prompt computed together, 1 to 4096; changes no result. Where the results of every token are written
+    /// or compared it is at most 64, and less if they would take more than 64 MiB
     #[arg(long, value_name = "N", default_value = "32", value_parser = values::chunk)]
     pub(crate) chunk: u32,
     /// Tokens of prompt and answer, at most [default: 8192 or the model's own limit, less if memory is short]

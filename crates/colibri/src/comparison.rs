@@ -1,7 +1,7 @@
 //! What a comparison with golden results saw, kind by kind, and whether it is within its limits. Knows no model.
 use serde::Serialize;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 /// The worst of one kind of tensor.
@@ -39,15 +39,33 @@ impl Choices {
 #[derive(Clone, Debug)]
 pub(crate) struct Comparison {
     limit: f64,
-    /// Whether the limit holds for all kinds, and choices must be the same; else for `logits` only.
+    /// Whether the limit holds for all kinds, and all choices must be the same; else for `logits` and `argmax` only.
     strict: bool,
     kinds: BTreeMap<&'static str, Worst>,
     picks: Choices,
+    argmax: Choices,
     greedy: Choices,
+    /// Golden tensors that nothing here is compared with.
+    unused: BTreeSet<String>,
 }
 
 /// The kind that is always held to the limit.
 const LOGITS: &str = "logits";
+
+/// All kinds of numbers that golden results may hold.
+const KINDS: [&str; 11] = [
+    LOGITS,
+    "attention_input",
+    "attention_output",
+    "mlp_input",
+    "mlp_output",
+    "hidden",
+    "router_weights",
+    "kda_state",
+    "kda_conv",
+    "mla_latent",
+    "mla_krope",
+];
 
 impl Comparison {
     /// The limits of `--activations exact`: two float32 engines are within 1e-6 of each other.
@@ -57,7 +75,9 @@ impl Comparison {
             strict: true,
             kinds: BTreeMap::new(),
             picks: Choices::default(),
+            argmax: Choices::default(),
             greedy: Choices::default(),
+            unused: BTreeSet::new(),
         }
     }
 
@@ -68,6 +88,7 @@ impl Comparison {
 
     /// Compares numbers, of which there are as many on both sides.
     pub(crate) fn numbers(&mut self, kind: &'static str, place: &str, got: &[f32], want: &[f32]) {
+        debug_assert!(KINDS.contains(&kind), "{kind}");
         let (relative, absolute) = distance(got, want);
         let worst = self.kinds.entry(kind).or_default();
         worst.compared += 1;
@@ -85,23 +106,55 @@ impl Comparison {
         self.picks.note((!same).then(|| place.to_owned()));
     }
 
+    /// Notes whether the likeliest token is the same.
+    pub(crate) fn argmax(&mut self, place: &str, got: u32, want: u32) {
+        self.argmax.note((got != want).then(|| format!("{place}: token {got} instead of {want}")));
+    }
+
     /// Notes whether a prompt is continued alike, or the first token that is not.
     pub(crate) fn greedy(&mut self, prompt: &str, different: Option<usize>) {
         self.greedy.note(different.map(|token| format!("{prompt} token {token}")));
     }
 
-    /// Within the limits; a comparison without logits proves nothing.
+    /// Notes golden tensors that nothing is compared with.
+    pub(crate) fn unused(&mut self, names: impl IntoIterator<Item = String>) {
+        self.unused.extend(names);
+    }
+
+    /// Something with a limit was compared, and all of it is within.
     pub(crate) fn passed(&self) -> bool {
-        let within = self
-            .kinds
-            .iter()
-            .all(|(kind, worst)| self.limit_of(kind).is_none_or(|limit| !exceeds(worst.relative, limit)));
-        let same = self.picks.different == 0 && self.greedy.different == 0;
-        self.kinds.contains_key(LOGITS) && within && (same || !self.strict)
+        let limited = |kind: &&&str| self.limit_of(kind).is_some();
+        let within = |kind: &&str| !exceeds(self.kinds[*kind].relative, self.limit);
+        let decisive = self.kinds.keys().filter(limited).count() as u64
+            + self
+                .choices()
+                .iter()
+                .filter(|(_, _, decides)| *decides)
+                .map(|(_, c, _)| c.compared)
+                .sum::<u64>();
+        decisive > 0
+            && self.kinds.keys().filter(limited).all(within)
+            && self.choices().iter().all(|(_, choices, decides)| choices.different == 0 || !decides)
     }
 
     fn limit_of(&self, kind: &str) -> Option<f64> {
         (self.strict || kind == LOGITS).then_some(self.limit)
+    }
+
+    /// Choices by name, and whether they must be the same.
+    fn choices(&self) -> [(&'static str, &Choices, bool); 3] {
+        [
+            ("router_picks", &self.picks, self.strict),
+            ("argmax", &self.argmax, true),
+            ("greedy_prompts", &self.greedy, self.strict),
+        ]
+    }
+
+    /// Kinds that no golden file held.
+    fn not_compared(&self) -> Vec<&'static str> {
+        let kinds = KINDS.into_iter().filter(|kind| !self.kinds.contains_key(kind));
+        let choices = self.choices().into_iter().filter(|(_, choices, _)| choices.compared == 0);
+        kinds.chain(choices.map(|(name, ..)| name)).collect()
     }
 
     /// As an object.
@@ -111,18 +164,22 @@ impl Comparison {
             value["limit"] = json!(self.limit_of(kind));
             ((*kind).to_owned(), value)
         };
-        json!({
+        let mut all = json!({
             "passed": self.passed(),
             "tensors": self.kinds.iter().map(kind).collect::<serde_json::Map<_, _>>(),
-            "router_picks": self.picks,
-            "greedy_prompts": self.greedy,
-        })
+            "not_compared": self.not_compared(),
+            "unused_tensors": self.unused,
+        });
+        for (name, choices, _) in self.choices() {
+            all[name] = json!(choices);
+        }
+        all
     }
 
     /// For people.
     pub(crate) fn table(&self) -> String {
         let mut text = format!(
-            "{:<26} {:>8} {:>11} {:>10} {:>8}  worst at\n",
+            "{:<16} {:>8} {:>11} {:>10} {:>8}  worst at\n",
             "tensors", "compared", "relative L2", "absolute", "limit"
         );
         // Writing to a string cannot fail.
@@ -130,16 +187,31 @@ impl Comparison {
             let limit = self.limit_of(kind).map_or("-".to_owned(), |limit| format!("{limit:.0e}"));
             let _ = writeln!(
                 text,
-                "{kind:<26} {compared:>8} {relative:>11.2e} {absolute:>10.2e} {limit:>8}  {at}"
+                "{kind:<16} {compared:>8} {relative:>11.2e} {absolute:>10.2e} {limit:>8}  {at}"
             );
         }
-        let choices = [("router picks", &self.picks), ("greedy prompts", &self.greedy)];
-        for (what, Choices { compared, different, first }) in choices {
+        for (name, Choices { compared, different, first }, decides) in self.choices() {
             let first = first.as_ref().map_or(String::new(), |place| format!(", first: {place}"));
-            let _ = writeln!(text, "{what}: {} of {compared} are the same{first}", compared - different);
+            let free = if decides { "" } else { " (they may differ)" };
+            let name = name.replace('_', " ");
+            let _ =
+                writeln!(text, "{name}: {} of {compared} are the same{first}{free}", compared - different);
         }
-        let _ = writeln!(text, "{}", if self.passed() { "passed" } else { "FAILED: beyond the limits" });
+        let listed = |names: &[&str]| if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+        let unused: Vec<&str> = self.unused.iter().map(String::as_str).collect();
+        let _ = writeln!(text, "not compared, for want of golden results: {}", listed(&self.not_compared()));
+        let _ = writeln!(text, "golden tensors that nothing is compared with: {}", listed(&unused));
+        let _ = writeln!(text, "{}", self.verdict());
         text
+    }
+
+    fn verdict(&self) -> &'static str {
+        let nothing = self.choices().iter().all(|(_, choices, _)| choices.compared == 0);
+        match self.passed() {
+            true => "passed",
+            false if self.kinds.is_empty() && nothing => "FAILED: nothing was compared",
+            false => "FAILED: beyond the limits, or nothing that has a limit was compared",
+        }
     }
 }
 
@@ -170,18 +242,47 @@ mod tests {
     #[test]
     fn only_what_has_a_limit_decides() {
         let mut loose = Comparison::int15();
-        loose.numbers("logits", "a", &[1.0], &[1.0]);
-        loose.numbers("logits, router gap < 1e-4", "a", &[2.0], &[1.0]);
         loose.numbers("hidden", "a", &[2.0], &[1.0]);
         loose.picks("a", false);
+        loose.greedy("a", Some(3));
+        assert!(!loose.passed(), "nothing that has a limit was compared");
+        loose.numbers("logits", "a", &[1.0], &[1.0]);
+        loose.argmax("a", 5, 5);
         assert!(loose.passed());
+        let mut turned = loose.clone();
+        turned.argmax("b", 5, 6);
+        assert!(!turned.passed() && turned.table().contains("b: token 5 instead of 6"), "{}", turned.table());
         loose.numbers("logits", "b", &[1.001], &[1.0]);
         assert!(!loose.passed());
-        let mut strict = Comparison::exact();
-        strict.numbers("logits", "a", &[1.0], &[1.0]);
-        assert!(strict.passed());
-        strict.numbers("hidden", "a", &[1.001], &[1.0]);
-        assert!(!strict.passed());
+        for different in [
+            |c: &mut Comparison| c.numbers("hidden", "a", &[1.001], &[1.0]),
+            |c: &mut Comparison| c.picks("a", false),
+            |c: &mut Comparison| c.argmax("a", 1, 2),
+            |c: &mut Comparison| c.greedy("a", Some(0)),
+        ] {
+            let mut strict = Comparison::exact();
+            strict.numbers("logits", "a", &[1.0], &[1.0]);
+            assert!(strict.passed());
+            different(&mut strict);
+            assert!(!strict.passed());
+        }
+    }
+
+    #[test]
+    fn what_was_not_compared_is_listed() {
+        let mut comparison = Comparison::exact();
+        assert!(comparison.table().contains("FAILED: nothing was compared"));
+        for kind in KINDS.into_iter().filter(|kind| *kind != "kda_conv") {
+            comparison.numbers(kind, "a", &[1.0], &[1.0]);
+        }
+        comparison.argmax("a", 1, 1);
+        comparison.greedy("a", None);
+        comparison.unused(["final_norm_out".to_owned()]);
+        let json = comparison.json();
+        assert_eq!(json["not_compared"], json!(["kda_conv", "router_picks"]));
+        assert_eq!(json["unused_tensors"], json!(["final_norm_out"]));
+        let table = comparison.table();
+        assert!(table.contains("kda_conv, router_picks\n") && table.contains("final_norm_out\n"), "{table}");
     }
 
     #[test]

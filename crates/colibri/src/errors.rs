@@ -142,10 +142,12 @@ fn kind_of_engine(error: &EngineError) -> &'static str {
         EngineError::Part(error) => match error {
             PartError::Expert(_) => "expert",
             PartError::Embedding { .. } => "io",
-            PartError::UnknownToken { .. } | PartError::ContextFull { .. } => "usage",
+            PartError::UnknownToken { .. }
+            | PartError::ContextFull { .. }
+            | PartError::Width { .. }
+            | PartError::UnknownLayer { .. } => "usage",
             PartError::NotFinite { .. } => "numerics",
             PartError::Cancelled => "cancelled",
-            PartError::Width { .. } | PartError::UnknownLayer { .. } => "usage",
             PartError::Position { .. } | PartError::NeedsRebuild | PartError::Empty => "state",
         },
         EngineError::TooLong { .. } | EngineError::EmptyPrompt => "usage",

@@ -141,13 +141,14 @@ pub(crate) fn request(args: &EngineArgs, layers: Option<u32>, copies: u64) -> Re
     }
 }
 
-/// The plan for `tokens` tokens of prompt.
-pub(crate) fn plan(model: &Model, request: &Request, tokens: usize) -> Result<Plan, Failure> {
-    let limits = Limits::of_machine()?;
+/// The plan for `tokens` tokens of prompt, beside `held` bytes of the command's own.
+pub(crate) fn plan(model: &Model, request: &Request, tokens: usize, held: u64) -> Result<Plan, Failure> {
+    let mut limits = Limits::of_machine()?;
+    limits.available = limits.available.saturating_sub(held);
     let mut plan = engine::plan(&model.checkpoint, &model.family, request, limits)?;
-    let (tokens, context) = (tokens as u64, plan.context);
+    let (tokens, context, most) = (tokens as u64, plan.context, plan.context_most);
     if tokens > u64::from(context) {
-        return Err(Failure::Engine(engine::EngineError::TooLong { tokens, context }));
+        return Err(Failure::Engine(engine::EngineError::TooLong { tokens, context, most }));
     }
     let asked = request.expert_cache.and_then(|size| size.bytes(limits.total));
     if let (Some(asked), Some(slab)) = (asked, plan.slab)

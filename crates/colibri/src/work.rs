@@ -1,4 +1,4 @@
-//! A model at work for one command: planned, announced, loaded, with one sequence. Knows no command.
+//! A model at work for one command: planned, announced, loaded, fed with prompts. Knows no command.
 use crate::args::EngineArgs;
 use crate::errors::Failure;
 use crate::load::{self, Model};
@@ -7,12 +7,64 @@ use crate::sampling::Decoding;
 use crate::{interrupt, progress};
 use engine::plan::Request;
 use engine::{Engine, EngineError, Plan, Session};
-use models::{Input, Logits, Output, PartError};
+use models::kimi_k3::KimiK3Config;
+use models::{Input, Logits, Output, PartError, Tap};
 use ops::Device;
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 use store::cache::CacheStatistics;
+
+/// What a command is planned for.
+pub(crate) struct Demand {
+    request: Request,
+    tokens: usize,
+    decoding: Option<Decoding>,
+    /// What the command itself keeps in memory beside the engine, in bytes.
+    held: Vec<(String, u64)>,
+    notes: Vec<String>,
+}
+
+impl Demand {
+    /// A prompt of `tokens` tokens.
+    pub(crate) fn new(request: Request, tokens: usize) -> Self {
+        Demand { request, tokens, decoding: None, held: Vec::new(), notes: Vec::new() }
+    }
+
+    /// Tokens are chosen, in this way.
+    pub(crate) fn choosing(mut self, decoding: Decoding) -> Self {
+        self.decoding = Some(decoding);
+        self
+    }
+
+    /// The command keeps so many bytes more.
+    pub(crate) fn holding(mut self, what: &str, bytes: u64) -> Self {
+        self.held.push((what.to_owned(), bytes));
+        self
+    }
+
+    /// The command takes rows of results: so few rows are fed at once that these stay small.
+    pub(crate) fn taking(mut self, wanted: Wanted<'_>, config: &KimiK3Config) -> Self {
+        let row = wanted.row_bytes(config) * COPIES_OF_RESULTS;
+        let most = (RESULT_BYTES_MAX / row.max(1)).clamp(1, RESULT_ROWS_MAX) as u32;
+        if self.request.chunk > most {
+            self.notes.push(format!(
+                "{most} tokens are computed together instead of {}, so that their results stay small",
+                self.request.chunk
+            ));
+            self.request.chunk = most;
+        }
+        let rows = self.request.chunk;
+        self.holding(&format!("results of {rows} rows on their way"), row * u64::from(rows))
+    }
+}
+
+/// Rows whose results are in memory at once, at most ...
+const RESULT_ROWS_MAX: u64 = 64;
+/// ... and their bytes, unless one row takes more.
+const RESULT_BYTES_MAX: u64 = 64 << 20;
+/// From the device they come as bytes and become numbers, for a moment both are there.
+const COPIES_OF_RESULTS: u64 = 2;
 
 /// What is planned and not yet loaded.
 pub(crate) struct Planned<'a> {
@@ -25,16 +77,13 @@ pub(crate) struct Planned<'a> {
 }
 
 impl<'a> Planned<'a> {
-    /// Plans for a prompt of `tokens` tokens and says what is planned.
-    pub(crate) fn new(
-        model: &'a Model,
-        args: &'a EngineArgs,
-        request: &Request,
-        tokens: usize,
-        decoding: Option<Decoding>,
-    ) -> Result<Self, Failure> {
-        let plan = load::plan(model, request, tokens)?;
+    /// Plans and says what is planned.
+    pub(crate) fn new(model: &'a Model, args: &'a EngineArgs, demand: Demand) -> Result<Self, Failure> {
+        let Demand { request, tokens, decoding, held, notes } = demand;
+        let mut plan = load::plan(model, &request, tokens, held.iter().map(|(_, bytes)| bytes).sum())?;
         refuse_idle(args, &plan)?;
+        plan.items.extend(held);
+        plan.notes.extend(notes);
         let settings = Settings::new(model, args, &plan, decoding);
         report::announce(&settings, &plan, model);
         Ok(Planned { model, args, plan, settings })
@@ -48,12 +97,11 @@ impl<'a> Planned<'a> {
 
     /// The same on another device.
     pub(crate) fn load_on(self, device: Box<dyn Device>) -> Result<Work, Failure> {
-        let (mut engine, load_time) = load::load(self.model, self.plan, device, self.args.readers)?;
-        let session = Session::new(&mut engine)?;
+        let (engine, load_time) = load::load(self.model, self.plan, device, self.args.readers)?;
         let cancel = interrupt::stoppable();
         report::loaded(load_time);
         let before = engine.cache_statistics();
-        Ok(Work { engine, session, settings: self.settings, cancel, load_time, before })
+        Ok(Work { engine, settings: self.settings, cancel, load_time, before })
     }
 }
 
@@ -69,12 +117,10 @@ fn refuse_idle(args: &EngineArgs, plan: &Plan) -> Result<(), Failure> {
     }
 }
 
-/// A loaded model and a sequence.
+/// A loaded model.
 pub(crate) struct Work {
     /// The model.
     pub(crate) engine: Engine,
-    /// The sequence.
-    pub(crate) session: Session,
     /// What is in force.
     pub(crate) settings: Settings,
     /// Set by Ctrl-C.
@@ -95,10 +141,34 @@ pub(crate) struct Wanted<'a> {
     pub(crate) positions: Option<&'a [u32]>,
 }
 
+/// Rows of a layer that a tap brings, as they are called in files, each as wide as the model.
+pub(crate) const PARTS: [&str; 5] =
+    ["attention_input", "attention_output", "mlp_input", "mlp_output", "hidden"];
+
+/// The rows of a tap in the order of [`PARTS`].
+pub(crate) fn parts(tap: &Tap) -> [&[f32]; PARTS.len()] {
+    [&tap.attention_input, &tap.attention_output, &tap.mlp_input, &tap.mlp_output, &tap.hidden]
+}
+
+impl Wanted<'_> {
+    /// Bytes of what one row gives.
+    fn row_bytes(&self, config: &KimiK3Config) -> u64 {
+        let logits = if self.logits == Logits::All { u64::from(config.vocabulary) } else { 0 };
+        let tap = PARTS.len() as u64 * u64::from(config.width) + 2 * u64::from(config.ranks);
+        (logits + self.taps.len() as u64 * tap) * 4
+    }
+}
+
 impl Work {
-    /// Feeds a prompt chunk by chunk; `take` gets each chunk's positions and output. Rows and time.
+    /// An empty sequence. There is one at a time: close it before the next.
+    pub(crate) fn session(&mut self) -> Result<Session, Failure> {
+        Ok(Session::new(&mut self.engine)?)
+    }
+
+    /// Feeds a sequence chunk by chunk; `take` gets the positions and the output of each. Rows and time.
     pub(crate) fn feed(
         &mut self,
+        session: &mut Session,
         input: Input<'_>,
         wanted: Wanted<'_>,
         take: &mut dyn FnMut(Range<u32>, Output) -> Result<(), Failure>,
@@ -117,9 +187,10 @@ impl Work {
                 Input::Ids(ids) => Input::Ids(&ids[first..end]),
                 Input::Rows(values) => Input::Rows(&values[first * width..end * width]),
             };
-            let range = first as u32..end as u32;
+            let position = session.state().position();
+            let range = position..position + (end - first) as u32;
             let tapped = wanted.positions.is_none_or(|all| all.iter().any(|p| range.contains(p)));
-            let output = self.step(part, wanted.logits, if tapped { wanted.taps } else { &[] })?;
+            let output = self.step(session, part, wanted.logits, if tapped { wanted.taps } else { &[] })?;
             take(range, output)?;
             bar.set_position(end as u64);
         }
@@ -127,8 +198,14 @@ impl Work {
         Ok(Pace::of((rows as u32, start.elapsed())))
     }
 
-    fn step(&mut self, input: Input<'_>, logits: Logits, taps: &[u32]) -> Result<Output, Failure> {
-        let mut part = self.session.part(&[], logits, Some(self.cancel));
+    fn step(
+        &mut self,
+        session: &mut Session,
+        input: Input<'_>,
+        logits: Logits,
+        taps: &[u32],
+    ) -> Result<Output, Failure> {
+        let mut part = session.part(&[], logits, Some(self.cancel));
         part.input = input;
         part.taps = taps;
         let outcome = self.engine.step(&mut [part]).map_err(EngineError::from)?.pop();

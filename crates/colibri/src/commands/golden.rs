@@ -1,15 +1,20 @@
-//! `colibri verify --golden`: all that golden results hold, compared with what the model gives here.
+//! `colibri verify --golden`: all that golden results hold, compared with what the model gives here, row by row as the
+//! rows come.
+#[cfg(test)]
+mod damaged;
+
 use crate::args::VerifyArgs;
 use crate::commands::verify::verdict;
 use crate::comparison::Comparison;
 use crate::errors::Failure;
-use crate::golden_file::{self, Prompt, Tensors};
-use crate::load;
+use crate::golden_file::{self, Golden};
+use crate::load::{self, Model};
 use crate::report;
 use crate::tensor_file::floats;
-use crate::work::{Planned, Wanted, Work};
+use crate::work::{Demand, PARTS, Planned, Wanted, Work, parts};
+use engine::sampler::argmax;
 use engine::{EngineError, Finish, Sampling, Session, Task};
-use models::{Dense, Input, Logits, Output, StateField, Tap};
+use models::{Dense, Input, Logits, Output, PartError, StateField, Tap};
 use ops::{Activations, DeviceError, Tensor};
 use serde_json::json;
 use std::path::Path;
@@ -18,26 +23,9 @@ use std::process::ExitCode;
 /// Runs it.
 pub(crate) fn run(args: &VerifyArgs, directory: &Path) -> Result<ExitCode, Failure> {
     let mut comparison = comparison(args)?;
-    let prompts = golden_file::prompts(directory)?;
     let model = load::open(&args.model)?;
-    let vocabulary = model.family.config.vocabulary;
-    for prompt in &prompts {
-        if let Some(id) = prompt.ids.iter().chain(&prompt.greedy_ids).find(|id| **id >= vocabulary) {
-            return Err(Failure::Golden(format!(
-                "prompt `{}` holds the id {id}, the model's ids are below {vocabulary}; these are another model's results",
-                prompt.name
-            )));
-        }
-    }
-    let mut request = load::request(&args.engine, None, 1);
-    // Golden results come from the weights as stored.
-    request.dense = Some(Dense::Bf16);
-    let tokens = prompts.iter().map(|p| p.ids.len() + p.greedy_ids.len()).max().unwrap_or(0);
-    let mut work = Planned::new(&model, &args.engine, &request, tokens, None)?.load()?;
-    for prompt in &prompts {
-        let tensors = Tensors::open(directory, prompt)?;
-        check_prompt(&mut work, prompt, &tensors, &mut comparison)?;
-    }
+    let mut work = load(args, directory, &model)?;
+    compare_all(&mut work, directory, &model, &mut comparison)?;
     let passed = comparison.passed();
     if args.output.json {
         let mut answer = comparison.json();
@@ -65,234 +53,242 @@ fn comparison(args: &VerifyArgs) -> Result<Comparison, Failure> {
     }
 }
 
-fn check_prompt(
+/// Looks at all golden results before it loads the model, which may take long.
+fn load(args: &VerifyArgs, directory: &Path, model: &Model) -> Result<Work, Failure> {
+    let config = &model.family.config;
+    let prompts = golden_file::prompts(directory, config.vocabulary)?;
+    for prompt in &prompts {
+        Golden::open(directory, prompt, config)?;
+    }
+    let mut request = load::request(&args.engine, None, 1);
+    // Golden results come from the weights as stored.
+    request.dense = Some(Dense::Bf16);
+    let tokens = prompts.iter().map(|p| p.ids.len() + p.greedy_ids.len()).max().unwrap_or(0);
+    let layers: Vec<u32> = (0..config.layers()).collect();
+    let demand = Demand::new(request, tokens)
+        .taking(everything(&layers), config)
+        .holding("golden results of a prompt", golden_file::largest(directory, &prompts));
+    Planned::new(model, &args.engine, demand)?.load()
+}
+
+fn everything(layers: &[u32]) -> Wanted<'_> {
+    Wanted { logits: Logits::All, taps: layers, positions: None }
+}
+
+fn compare_all(
     work: &mut Work,
-    prompt: &Prompt,
-    tensors: &Tensors,
+    directory: &Path,
+    model: &Model,
     comparison: &mut Comparison,
 ) -> Result<(), Failure> {
-    let layers: Vec<u32> = (0..work.engine.model().state_fields().len() as u32).collect();
-    let mut all = Output {
-        logits: Vec::new(),
-        taps: layers.iter().map(|&layer| Tap { layer, ..Tap::default() }).collect(),
-    };
-    let session = Session::new(&mut work.engine)?;
-    std::mem::replace(&mut work.session, session).close(&mut work.engine)?;
-    let wanted = Wanted { logits: Logits::All, taps: &layers, positions: None };
-    work.feed(Input::Ids(&prompt.ids), wanted, &mut |_, output| {
-        append(&mut all, output);
+    let config = &model.family.config;
+    for prompt in &golden_file::prompts(directory, config.vocabulary)? {
+        compare(work, Golden::open(directory, prompt, config)?, comparison)?;
+    }
+    Ok(())
+}
+
+/// Compares the results of one prompt. Its sequence is closed whatever happens: there is room for one.
+fn compare(work: &mut Work, mut golden: Golden<'_>, comparison: &mut Comparison) -> Result<(), Failure> {
+    let mut session = work.session()?;
+    let outcome = compare_fed(&mut golden, work, &mut session, comparison);
+    session.close(&mut work.engine)?;
+    outcome?;
+    compare_greedy(&golden, work, comparison)?;
+    comparison.unused(golden.unused());
+    Ok(())
+}
+
+/// What a sequence gives that is fed with the prompt and its golden continuation.
+fn compare_fed(
+    golden: &mut Golden<'_>,
+    work: &mut Work,
+    session: &mut Session,
+    comparison: &mut Comparison,
+) -> Result<(), Failure> {
+    let prompt = golden.prompt;
+    let layers: Vec<u32> = (0..golden.layers.len() as u32).collect();
+    let vocabulary = work.engine.model().vocabulary() as usize;
+    // The logits of the last row.
+    let mut last = Vec::new();
+    work.feed(session, Input::Ids(&prompt.ids), everything(&layers), &mut |range, mut output| {
+        for (row, position) in range.enumerate() {
+            let logits = &output.logits[row * vocabulary..][..vocabulary];
+            compare_logits(golden, position, logits, comparison);
+            compare_layers(golden, position, row, &output, comparison);
+            compare_picks(golden, position, row, &output.taps, comparison);
+        }
+        last = output.logits.split_off(output.logits.len() - vocabulary);
         Ok(())
     })?;
-    let sight = Sight { prompt, tensors, rows: prompt.ids.len() };
-    check_logits(&sight, &all, comparison)?;
-    for tap in &all.taps {
-        check_layer(&sight, tap, comparison)?;
-    }
-    check_router(&sight, &all, comparison)?;
-    check_state(&sight, work, comparison)?;
-    check_greedy(&sight, work, comparison)
+    compare_state(golden, work, session, comparison)?;
+    compare_forced(golden, work, session, &last, comparison)
 }
 
-fn append(all: &mut Output, output: Output) {
-    all.logits.extend(output.logits);
-    for (all, tap) in all.taps.iter_mut().zip(output.taps) {
-        all.attention_input.extend(tap.attention_input);
-        all.attention_output.extend(tap.attention_output);
-        all.mlp_input.extend(tap.mlp_input);
-        all.mlp_output.extend(tap.mlp_output);
-        all.hidden.extend(tap.hidden);
-        all.picks.extend(tap.picks);
-        all.weights.extend(tap.weights);
-    }
-}
+/// The likeliest token must be the same where the second is at least so far behind.
+const MARGIN: f32 = 0.01;
 
-/// One prompt and its golden tensors.
-struct Sight<'a> {
-    prompt: &'a Prompt,
-    tensors: &'a Tensors,
-    rows: usize,
-}
-
-impl Sight<'_> {
-    fn place(&self, what: &str) -> String {
-        format!("{} {what}", self.prompt.name)
-    }
-
-    /// Golden numbers, which must be as many as the model gives.
-    fn floats(&self, name: &str, count: usize) -> Result<Option<Vec<f32>>, Failure> {
-        let Some((values, _)) = self.tensors.floats(name)? else { return Ok(None) };
-        self.expect(name, values.len(), count)?;
-        Ok(Some(values))
-    }
-
-    fn expect(&self, name: &str, found: usize, count: usize) -> Result<(), Failure> {
-        if found == count {
-            return Ok(());
+fn compare_logits(golden: &Golden<'_>, position: u32, got: &[f32], comparison: &mut Comparison) {
+    let place = format!("{} position {position}", golden.prompt.name);
+    let is_last = position as usize + 1 == golden.prompt.ids.len();
+    let last = golden.logits_last.as_ref().filter(|_| is_last).map(|rows| (rows, 0));
+    for (rows, row) in golden.logits.iter().map(|rows| (rows, position as usize)).chain(last) {
+        let want = golden.floats(rows, row);
+        comparison.numbers("logits", &place, got, &want);
+        let best = argmax(&want);
+        let top = want[best as usize];
+        let alone = want.iter().filter(|logit| top - **logit <= MARGIN).count() <= 1;
+        if alone {
+            comparison.argmax(&place, argmax(got), best);
         }
-        Err(self.tensors.unusable(&format!(
-            "tensor `{name}` has {found} numbers, this model gives {count}; these are another model's results"
-        )))
-    }
-
-    /// Positions at which a router nearly chose another expert: there an inexact mode may choose it.
-    fn close_calls(&self) -> Result<Vec<bool>, Failure> {
-        const GAP_MIN: f32 = 1e-4;
-        let Some((gaps, shape)) = self.tensors.floats("router_gap")? else {
-            return Ok(vec![false; self.rows]);
-        };
-        self.expect("router_gap", shape.first().copied().unwrap_or(0), self.rows)?;
-        let layers = (gaps.len() / self.rows).max(1);
-        Ok(gaps.chunks(layers).map(|gaps| gaps.iter().any(|gap| *gap < GAP_MIN)).collect())
     }
 }
 
-fn check_logits(sight: &Sight<'_>, all: &Output, comparison: &mut Comparison) -> Result<(), Failure> {
-    let vocabulary = all.logits.len() / sight.rows;
-    let close = sight.close_calls()?;
-    let mut row = |position: usize, got: &[f32], want: &[f32]| {
-        let kind = if close[position] { "logits, router gap < 1e-4" } else { "logits" };
-        comparison.numbers(kind, &sight.place(&format!("position {position}")), got, want);
-    };
-    if let Some(want) = sight.floats("logits", all.logits.len())? {
-        let rows = all.logits.chunks(vocabulary).zip(want.chunks(vocabulary));
-        rows.enumerate().for_each(|(position, (got, want))| row(position, got, want));
+fn compare_layers(
+    golden: &Golden<'_>,
+    position: u32,
+    row: usize,
+    output: &Output,
+    comparison: &mut Comparison,
+) {
+    let indices = golden.positions.iter().enumerate().filter(|(_, p)| **p == position);
+    for (index, _) in indices {
+        for tap in &output.taps {
+            let wanted = &golden.layers[tap.layer as usize];
+            for ((kind, rows), got) in PARTS.into_iter().zip(wanted).zip(parts(tap)) {
+                let Some(rows) = rows else { continue };
+                let want = golden.floats(rows, index);
+                let place = format!("{} layer{}.{kind} position {position}", golden.prompt.name, tap.layer);
+                comparison.numbers(kind, &place, &got[row * want.len()..][..want.len()], &want);
+            }
+        }
     }
-    if let Some(want) = sight.floats("logits_last", vocabulary)? {
-        row(sight.rows - 1, &all.logits[all.logits.len() - vocabulary..], &want);
-    }
-    Ok(())
-}
-
-fn check_layer(sight: &Sight<'_>, tap: &Tap, comparison: &mut Comparison) -> Result<(), Failure> {
-    let positions = match sight.tensors.ids("positions")? {
-        Some(positions) => positions,
-        None => (0..sight.rows as u32).collect(),
-    };
-    if let Some(position) = positions.iter().find(|p| **p as usize >= sight.rows) {
-        return Err(sight.tensors.unusable(&format!("position {position} of {} tokens", sight.rows)));
-    }
-    let width = tap.hidden.len() / sight.rows;
-    for (kind, values) in [
-        ("attention_input", &tap.attention_input),
-        ("attention_output", &tap.attention_output),
-        ("mlp_input", &tap.mlp_input),
-        ("mlp_output", &tap.mlp_output),
-        ("hidden", &tap.hidden),
-    ] {
-        let name = format!("layer{}.{kind}", tap.layer);
-        let Some(want) = sight.floats(&name, positions.len() * width)? else { continue };
-        let row = |p: &u32| &values[*p as usize * width..][..width];
-        let got: Vec<f32> = positions.iter().flat_map(row).copied().collect();
-        comparison.numbers(kind, &sight.place(&name), &got, &want);
-    }
-    Ok(())
 }
 
 /// Picks as sets; weights where the picks are the same in order.
-fn check_router(sight: &Sight<'_>, all: &Output, comparison: &mut Comparison) -> Result<(), Failure> {
-    let taps: Vec<&Tap> = all.taps.iter().filter(|tap| !tap.picks.is_empty()).collect();
-    let Some(first) = taps.first() else { return Ok(()) };
-    let ranks = first.picks.len() / sight.rows;
-    let count = sight.rows * taps.len() * ranks;
-    let Some(ids) = sight.tensors.ids("router_ids")? else { return Ok(()) };
-    sight.expect("router_ids", ids.len(), count)?;
-    let weights = sight.floats("router_weights", count)?;
-    for position in 0..sight.rows {
-        for (index, tap) in taps.iter().enumerate() {
-            let at = (position * taps.len() + index) * ranks;
-            let place = sight.place(&format!("layer {} position {position}", tap.layer));
-            let (got, want) = (&tap.picks[position * ranks..][..ranks], &ids[at..at + ranks]);
-            let sorted = |ids: &[u32]| {
-                let mut ids = ids.to_vec();
-                ids.sort_unstable();
-                ids
-            };
-            comparison.picks(&place, sorted(got) == sorted(want));
-            if let Some(weights) = weights.as_ref().filter(|_| got == want) {
-                let got = &tap.weights[position * ranks..][..ranks];
-                comparison.numbers("router_weights", &place, got, &weights[at..at + ranks]);
-            }
+fn compare_picks(golden: &Golden<'_>, position: u32, row: usize, taps: &[Tap], comparison: &mut Comparison) {
+    let Some(ids) = &golden.router_ids else { return };
+    let ids = golden.ids(ids, position as usize);
+    let weights = golden.router_weights.as_ref().map(|rows| golden.floats(rows, position as usize));
+    let taps: Vec<&Tap> = taps.iter().filter(|tap| !tap.picks.is_empty()).collect();
+    let ranks = ids.len() / taps.len().max(1);
+    for (index, tap) in taps.iter().enumerate() {
+        let place = format!("{} layer {} position {position}", golden.prompt.name, tap.layer);
+        let (got, want) = (&tap.picks[row * ranks..][..ranks], &ids[index * ranks..][..ranks]);
+        let sorted = |ids: &[u32]| {
+            let mut ids = ids.to_vec();
+            ids.sort_unstable();
+            ids
+        };
+        comparison.picks(&place, sorted(got) == sorted(want));
+        if let Some(weights) = weights.as_ref().filter(|_| got == want) {
+            let (got, want) = (&tap.weights[row * ranks..][..ranks], &weights[index * ranks..][..ranks]);
+            comparison.numbers("router_weights", &place, got, want);
         }
     }
-    Ok(())
 }
 
 /// What the sequence keeps after the prompt.
-fn check_state(sight: &Sight<'_>, work: &mut Work, comparison: &mut Comparison) -> Result<(), Failure> {
+fn compare_state(
+    golden: &mut Golden<'_>,
+    work: &mut Work,
+    session: &Session,
+    comparison: &mut Comparison,
+) -> Result<(), Failure> {
+    let mut compare = |kind: &'static str, layer: usize, got: &[f32]| -> Result<(), Failure> {
+        let name = format!("{kind}.layer{layer}");
+        if let Some(want) = golden.state(&name, got.len())? {
+            comparison.numbers(kind, &format!("{} {name}", golden.prompt.name), got, &want);
+        }
+        Ok(())
+    };
     for (layer, field) in work.engine.model().state_fields().into_iter().enumerate() {
         match field {
             StateField::Delta { state, windows } => {
-                let got = fixed(work, state)?;
-                compare(sight, "kda_state", layer, &got, comparison)?;
+                compare("kda_state", layer, &fixed(work, session, state)?)?;
                 let mut got = Vec::new();
                 for window in windows {
-                    got.extend(fixed(work, window)?);
+                    got.extend(fixed(work, session, window)?);
                 }
-                compare(sight, "kda_conv", layer, &got, comparison)?;
+                compare("kda_conv", layer, &got)?;
             }
             StateField::Latent(index) => {
+                let latent = work.engine.model().state_layout().latent[index].latent as usize;
                 let (pool, device) = work.engine.states();
-                let rows = pool.latent_rows(device, work.session.state(), index)?;
-                let width = rows.len() / sight.rows;
-                let Some((_, shape)) = sight.tensors.floats(&format!("mla_latent.layer{layer}"))? else {
-                    continue;
-                };
-                let latent = shape.last().copied().unwrap_or(0).min(width);
+                let rows = pool.latent_rows(device, session.state(), index)?;
+                let width = rows.len() / session.state().position() as usize;
                 for (kind, columns) in [("mla_latent", 0..latent), ("mla_krope", latent..width)] {
-                    let got: Vec<f32> =
-                        rows.chunks(width).flat_map(|row| &row[columns.clone()]).copied().collect();
-                    compare(sight, kind, layer, &got, comparison)?;
+                    let columns = rows.chunks(width).flat_map(|row| &row[columns.clone()]);
+                    compare(kind, layer, &columns.copied().collect::<Vec<f32>>())?;
                 }
             }
         }
-    }
-    Ok(())
-}
-
-fn compare(
-    sight: &Sight<'_>,
-    kind: &'static str,
-    layer: usize,
-    got: &[f32],
-    comparison: &mut Comparison,
-) -> Result<(), Failure> {
-    let name = format!("{kind}.layer{layer}");
-    if let Some(want) = sight.floats(&name, got.len())? {
-        comparison.numbers(kind, &sight.place(&name), got, &want);
     }
     Ok(())
 }
 
 /// A recurrent field of the sequence's state.
-fn fixed(work: &mut Work, field: usize) -> Result<Vec<f32>, DeviceError> {
+fn fixed(work: &mut Work, session: &Session, field: usize) -> Result<Vec<f32>, DeviceError> {
     let (pool, device) = work.engine.states();
-    let t: Tensor = pool.fixed_field(work.session.state(), field);
+    let t: Tensor = pool.fixed_field(session.state(), field);
     let mut bytes = vec![0; t.elements() as usize * 4];
     let ticket = device.read_later(t.buffer, t.offset * 4, bytes.len() as u64)?;
     device.take(ticket, &mut bytes)?;
     Ok(floats(&bytes))
 }
 
+/// The golden continuation is fed, whatever would be chosen here: after each of its tokens the likeliest one must be the
+/// same wherever its margin is large enough. `last` are the logits of the prompt's last row.
+fn compare_forced(
+    golden: &Golden<'_>,
+    work: &mut Work,
+    session: &mut Session,
+    last: &[f32],
+    comparison: &mut Comparison,
+) -> Result<(), Failure> {
+    let prompt = golden.prompt;
+    let mut compare = |step: usize, logits: &[f32]| {
+        // There are at least two; see `golden_file::prompts`.
+        if let Some([(best, first), (_, second), ..]) = prompt.greedy_top5.get(step).map(Vec::as_slice)
+            && first - second > MARGIN
+        {
+            comparison.argmax(&format!("{} golden token {step}", prompt.name), argmax(logits), *best);
+        }
+    };
+    let Some((_, fed)) = prompt.greedy_ids.split_last().filter(|_| !prompt.greedy_top5.is_empty()) else {
+        return Ok(());
+    };
+    compare(0, last);
+    let first = prompt.ids.len();
+    let wanted = Wanted { logits: Logits::All, taps: &[], positions: None };
+    work.feed(session, Input::Ids(fed), wanted, &mut |range, output| {
+        let rows = output.logits.chunks(last.len());
+        range.zip(rows).for_each(|(position, logits)| compare(position as usize - first + 1, logits));
+        Ok(())
+    })?;
+    Ok(())
+}
+
 /// The likeliest tokens, one after the other.
-fn check_greedy(sight: &Sight<'_>, work: &mut Work, comparison: &mut Comparison) -> Result<(), Failure> {
-    let want = &sight.prompt.greedy_ids;
+fn compare_greedy(golden: &Golden<'_>, work: &mut Work, comparison: &mut Comparison) -> Result<(), Failure> {
+    let want = &golden.prompt.greedy_ids;
     if want.is_empty() {
         return Ok(());
     }
     let task = Task {
-        prompt: &sight.prompt.ids,
+        prompt: &golden.prompt.ids,
         max_tokens: want.len() as u32,
         sampling: Sampling { temperature: 0.0, ..Sampling::default() },
         stop: &[],
         cancel: Some(work.cancel),
     };
-    let mut session = Session::new(&mut work.engine)?;
+    let mut session = work.session()?;
     let answer = engine::generate(&mut work.engine, &mut session, &task, &mut |_| {})?;
     session.close(&mut work.engine)?;
     if answer.finish == Finish::Cancelled {
-        return Err(Failure::Engine(EngineError::Part(models::PartError::Cancelled)));
+        return Err(Failure::Engine(EngineError::Part(PartError::Cancelled)));
     }
     let first = answer.ids.iter().zip(want).position(|(got, want)| got != want);
-    comparison.greedy(&sight.prompt.name, first);
+    comparison.greedy(&golden.prompt.name, first);
     Ok(())
 }

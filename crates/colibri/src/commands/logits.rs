@@ -4,7 +4,7 @@ use crate::errors::Failure;
 use crate::load;
 use crate::report::{self, Pace};
 use crate::tensor_file::{Target, TensorFile};
-use crate::work::{Planned, Wanted};
+use crate::work::{Demand, Planned, Wanted};
 use models::{Input, Logits};
 use serde_json::json;
 use std::process::ExitCode;
@@ -15,13 +15,15 @@ pub(crate) fn run(args: &LogitsArgs) -> Result<ExitCode, Failure> {
     let model = load::open(&args.model)?;
     let ids = load::prompt(&args.prompt, &model)?;
     let request = load::request(&args.engine, args.layers.layers, 1);
-    let mut work = Planned::new(&model, &args.engine, &request, ids.len(), None)?.load()?;
+    let wanted = Wanted { logits: Logits::All, taps: &[], positions: None };
+    let demand = Demand::new(request, ids.len()).taking(wanted, &model.family.config);
+    let mut work = Planned::new(&model, &args.engine, demand)?.load()?;
     let place = target.path().display().to_string();
     let shape = [ids.len(), work.engine.model().vocabulary() as usize];
     let metadata = report::file_metadata(&work.settings);
     let mut file = TensorFile::create(target, &[("logits".into(), shape)], metadata)?;
-    let wanted = Wanted { logits: Logits::All, taps: &[], positions: None };
-    let pace = work.feed(Input::Ids(&ids), wanted, &mut |range, output| {
+    let mut session = work.session()?;
+    let pace = work.feed(&mut session, Input::Ids(&ids), wanted, &mut |range, output| {
         file.write("logits", range.start as usize, &output.logits)
     })?;
     file.finish()?;

@@ -3,7 +3,7 @@ use crate::args::RunArgs;
 use crate::errors::{Failure, INTERRUPTED};
 use crate::report::{self, Pace};
 use crate::sampling::Decoding;
-use crate::work::Planned;
+use crate::work::{Demand, Planned};
 use crate::{load, progress, sampling};
 use engine::{Event, Finish, Task};
 use indicatif::ProgressBar;
@@ -19,7 +19,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let tokenizer = load::tokenizer(&model)?;
     let prompt = load::prompt_by(&args.prompt, &model, || Ok(&tokenizer))?;
     let request = load::request(&args.engine, None, 1);
-    let planned = Planned::new(&model, &args.engine, &request, prompt.len(), Some(decoding.clone()))?;
+    let demand = Demand::new(request, prompt.len()).choosing(decoding.clone());
+    let planned = Planned::new(&model, &args.engine, demand)?;
     note_ends(&decoding, planned.plan.context, prompt.len());
     let mut work = planned.load()?;
     drop(model);
@@ -31,8 +32,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         stop: &decoding.stop_ids,
         cancel: Some(work.cancel),
     };
-    let answer =
-        engine::generate(&mut work.engine, &mut work.session, &task, &mut |event| output.take(event))?;
+    let mut session = work.session()?;
+    let answer = engine::generate(&mut work.engine, &mut session, &task, &mut |event| output.take(event))?;
     let text = output.finish()?;
     let stats = work.stats(Pace::of(answer.prefill), Pace::of(answer.decode));
     if args.output.json {
@@ -55,8 +56,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
 
 /// Says so if the answer may end for another reason than was asked for.
 fn note_ends(decoding: &Decoding, context: u32, prompt: usize) {
-    // The last token needs no position of its own: nothing follows it.
-    let room = u64::from(context) + 1 - prompt as u64;
+    let room = u64::from(context).saturating_sub(prompt as u64);
     if u64::from(decoding.max_tokens) > room {
         report::tell(&format!(
             "note: the context of {context} positions ends the answer after {room} tokens; --context sets it"

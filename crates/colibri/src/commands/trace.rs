@@ -5,7 +5,7 @@ use crate::load::{self, Model};
 use crate::report::{self, Pace};
 use crate::tensor_file::{self, Target, TensorFile};
 use crate::values::List;
-use crate::work::{Planned, Wanted};
+use crate::work::{Demand, PARTS, Planned, Wanted, parts};
 use models::{Input, Logits, Tap};
 use serde_json::json;
 use std::process::ExitCode;
@@ -55,7 +55,12 @@ pub(crate) fn run(args: &TraceArgs) -> Result<ExitCode, Failure> {
     };
     let count = last_layer + 1;
     let request = load::request(&args.engine, (count < all_layers).then_some(count), 1);
-    let mut work = Planned::new(&model, &args.engine, &request, rows, None)?.load()?;
+    let wanted = Wanted { logits: Logits::None, taps: &layers, positions: Some(&positions) };
+    let mut demand = Demand::new(request, rows).taking(wanted, &model.family.config);
+    if let Source::Rows(values) = &source {
+        demand = demand.holding("rows of --inputs", values.len() as u64 * 4);
+    }
+    let mut work = Planned::new(&model, &args.engine, demand)?.load()?;
 
     let place = target.path().display().to_string();
     let names = layers.iter().flat_map(|layer| PARTS.map(|part| format!("layer{layer}.{part}")));
@@ -63,9 +68,9 @@ pub(crate) fn run(args: &TraceArgs) -> Result<ExitCode, Failure> {
     let mut metadata = report::file_metadata(&work.settings);
     metadata.insert("positions".into(), json!(positions).to_string());
     let mut file = TensorFile::create(target, &matrices, metadata)?;
-    let wanted = Wanted { logits: Logits::None, taps: &layers, positions: Some(&positions) };
+    let mut session = work.session()?;
     let input = source.input(*last_position as usize + 1, width);
-    let pace = work.feed(input, wanted, &mut |range, output| {
+    let pace = work.feed(&mut session, input, wanted, &mut |range, output| {
         for (row, position) in positions.iter().enumerate().filter(|(_, p)| range.contains(p)) {
             for tap in &output.taps {
                 write(&mut file, row, tap, (position - range.start) as usize * width, width)?;
@@ -87,11 +92,8 @@ pub(crate) fn run(args: &TraceArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-const PARTS: [&str; 5] = ["attention_input", "attention_output", "mlp_input", "mlp_output", "hidden"];
-
 fn write(file: &mut TensorFile, row: usize, tap: &Tap, start: usize, width: usize) -> Result<(), Failure> {
-    let parts = [&tap.attention_input, &tap.attention_output, &tap.mlp_input, &tap.mlp_output, &tap.hidden];
-    for (part, values) in PARTS.iter().zip(parts) {
+    for (part, values) in PARTS.iter().zip(parts(tap)) {
         file.write(&format!("layer{}.{part}", tap.layer), row, &values[start..start + width])?;
     }
     Ok(())

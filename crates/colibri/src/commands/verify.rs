@@ -5,7 +5,7 @@ use crate::errors::Failure;
 use crate::load;
 use crate::report::{self, Pace};
 use crate::values::DeviceChoice;
-use crate::work::{Planned, Wanted};
+use crate::work::{Demand, Planned, Wanted};
 use engine::EngineError;
 use models::{Input, Logits, StepError};
 use ops::checked::{Allowed, Checked, Worst};
@@ -33,7 +33,7 @@ fn checked(args: &VerifyArgs) -> Result<ExitCode, Failure> {
     let model = load::open(&args.model)?;
     let ids = load::prompt(&args.prompt, &model)?;
     let request = load::request(&args.engine, args.layers.layers, 2);
-    let planned = Planned::new(&model, &args.engine, &request, ids.len(), None)?;
+    let planned = Planned::new(&model, &args.engine, Demand::new(request, ids.len()))?;
     let threads = load::threads(&args.engine);
     let candidate = match args.engine.device {
         DeviceChoice::Oracle => Oracle::new(if threads == 1 { 2 } else { 1 })?,
@@ -42,7 +42,8 @@ fn checked(args: &VerifyArgs) -> Result<ExitCode, Failure> {
     let (name, seen) = (device.name().to_owned(), device.report());
     let mut work = planned.load_on(Box::new(device))?;
     let wanted = Wanted { logits: Logits::Last, taps: &[], positions: None };
-    let outcome = work.feed(Input::Ids(&ids), wanted, &mut |_, _| Ok(()));
+    let mut session = work.session()?;
+    let outcome = work.feed(&mut session, Input::Ids(&ids), wanted, &mut |_, _| Ok(()));
     let (pace, mismatch) = match outcome {
         Ok(pace) => (pace, None),
         Err(Failure::Engine(EngineError::Step(StepError::Device(error @ DeviceError::Mismatch { .. })))) => {

@@ -144,3 +144,63 @@ fn nothing_is_written_into_a_model() {
     let (kind, message) = colibri(&["logits", "--ids", "1", "--json", "--out", text_of(&elsewhere)]).error(1);
     assert!(kind == "io" && message.contains("absent"), "{message}");
 }
+
+/// Peak memory beyond the plan, in bytes.
+#[cfg(target_os = "linux")]
+fn beyond_plan(arguments: &[&str]) -> i64 {
+    let answer = colibri(arguments).good();
+    let bytes = |key: &str| answer["stats"]["memory"][key].as_i64().unwrap();
+    bytes("peak_bytes") - bytes("planned_bytes")
+}
+
+/// 2000 rows of logits are 33 MB, and 2000 rows of one layer 8 MB: they are not in memory together.
+#[cfg(target_os = "linux")]
+#[test]
+fn memory_stays_as_planned_whatever_the_chunk() {
+    let folder = tempfile::tempdir().unwrap();
+    let (ids, out) = (vec!["5"; 2000].join(","), folder.path().join("out"));
+    for command in ["logits", "trace"] {
+        // The first layer alone is enough: what counts is the rows that leave the model.
+        let layers = if command == "logits" { "1" } else { "0" };
+        let with = |ids: &str, chunk: &str| {
+            beyond_plan(&[
+                command,
+                "--json",
+                "--layers",
+                layers,
+                "--ids",
+                ids,
+                "--chunk",
+                chunk,
+                "--context",
+                "2048",
+                "--out",
+                text_of(&out),
+            ])
+        };
+        // What the program itself takes.
+        let idle = with("5", "1");
+        let full = with(&ids, "2000");
+        assert!(full - idle <= 16_000_000, "{command}: {full} bytes beyond the plan, {idle} without work");
+    }
+}
+
+#[test]
+fn rows_that_are_written_are_fed_a_few_at_a_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let (ids, out) = (listed(&[5; 70]), folder.path().join("out"));
+    let run = ["logits", "--json", "--layers", "1", "--ids", &ids, "--chunk", "4096", "--out", text_of(&out)];
+    let answer = colibri(&run);
+    assert_eq!(answer.good()["settings"]["chunk"], 64);
+    assert!(
+        answer.stderr.contains("note: 64 tokens are computed together instead of 4096"),
+        "{}",
+        answer.stderr
+    );
+    assert!(answer.stderr.contains("results of 64 rows on their way"), "{}", answer.stderr);
+    let large = TensorFile::open(&out).words("logits");
+    assert_eq!(large.len(), 70 * 4096);
+    let run = ["logits", "--json", "--layers", "1", "--ids", &ids, "--chunk", "7", "--out", text_of(&out)];
+    assert_eq!(colibri(&run).good()["settings"]["chunk"], 7);
+    assert!(TensorFile::open(&out).words("logits") == large, "the chunk changes no bit");
+}

@@ -128,9 +128,9 @@ fn a_seed_gives_the_same_text_again_and_is_always_told() {
 fn a_full_context_ends_the_answer_and_is_announced() {
     let answer = colibri(&["run", STORY, "--json", "--ignore-eos", "--context", "16", "--max-tokens", "99"]);
     let json = answer.good();
-    assert_eq!((numbers(&json["ids"]).len(), &json["finish"]), (10, &"length".into()));
+    assert_eq!((numbers(&json["ids"]).len(), &json["finish"]), (9, &"length".into()));
     assert!(
-        answer.stderr.contains("the context of 16 positions ends the answer after 10 tokens"),
+        answer.stderr.contains("the context of 16 positions ends the answer after 9 tokens"),
         "{}",
         answer.stderr
     );
