@@ -10,6 +10,7 @@ use super::activations::{IntegerRow, Prepared};
 use super::{GROUP, decode_floats, int4, int8, layout, mxfp4, power_of_two};
 use crate::lanes::{LANES, Lanes, dot};
 use crate::tensor::Packing;
+use std::hint::black_box;
 
 /// A row of weights.
 #[derive(Clone, Debug, PartialEq)]
@@ -92,12 +93,25 @@ fn dot_integers(codes: &[i16], exponents: &[i32], x: &IntegerRow) -> f32 {
     let mut lanes = [0.0_f32; LANES];
     let (weights, inputs) = (codes.as_chunks::<GROUP>().0, x.q.as_chunks::<GROUP>().0);
     for (g, (codes, q)) in weights.iter().zip(inputs).enumerate() {
-        let p: i32 = codes.iter().zip(q).map(|(code, q)| i32::from(*code) * i32::from(*q)).sum();
+        let p = integer_dot(codes, q);
         let e = (exponents[g] + x.k[g]).clamp(-126, 127);
         let lane = &mut lanes[g % LANES];
         *lane = (p as f32).mul_add(power_of_two(e), *lane);
     }
     Lanes::from(lanes).fold()
+}
+
+/// The sum of a group's products: the same in any order.
+#[inline(always)]
+fn integer_dot(codes: &[i16; GROUP], q: &[i16; GROUP]) -> i32 {
+    let mut sums = [0; 8];
+    for (codes, q) in codes.as_chunks::<8>().0.iter().zip(q.as_chunks::<8>().0) {
+        for ((sum, code), q) in sums.iter_mut().zip(codes).zip(q) {
+            *sum += i32::from(*code) * i32::from(*q);
+        }
+    }
+    // As in `Lanes::fold`: seen through, the final sum makes LLVM take the whole loop apart.
+    black_box(sums).iter().sum()
 }
 
 /// `exact`: `p = fma(code, x, p)` over a group's columns in ascending order, `lane = fma(p, 2^e, lane)`.
