@@ -308,7 +308,6 @@ impl Sizes {
         let (ranks, experts_per_layer) = (family.config.ranks, family.config.experts);
         let context_most = family.config.context;
         Ok(Sizes {
-            context_most,
             dense,
             layout,
             arena,
@@ -318,6 +317,7 @@ impl Sizes {
             experts_per_layer,
             ranks,
             copies,
+            context_most,
         })
     }
 
