@@ -3,7 +3,7 @@
 mod common;
 
 use common::devices::{Controls, Rigged, Strike};
-use common::readers::{Changed, Switch, extent, piece, plain};
+use common::readers::{Changed, Switch, embedding, extent, piece, plain};
 use common::{Setup, alone, assert_same, feed, part, reset, some_ids, step_bits, tiny};
 use engine::{Engine, EngineError};
 use models::{Health, PartError, State, StepError};
@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use store::cache::{CacheError, ExpertError};
-use store::faulty_reader::{FaultyReader, Gate};
+use store::faulty_reader::{FaultyReader, FilesThrough, Gate};
 use store::reader::ReadError;
 use store::{Checkpoint, Reader};
 
@@ -31,6 +31,8 @@ struct Bench {
     engine: Engine,
     checkpoint: Checkpoint,
     disk: Arc<Switch>,
+    /// Below everything but the experts; in a step these are the embeddings.
+    embeddings: Arc<Switch>,
     controls: Controls,
     ids: [Vec<u32>; 3],
     states: [State; 3],
@@ -47,8 +49,11 @@ impl Bench {
     fn new(slots: Option<u32>) -> Self {
         let checkpoint = tiny();
         let disk = Switch::new(plain(&checkpoint));
+        let embeddings = Switch::new(plain(&checkpoint));
         let (device, controls) = Rigged::new();
         let mut setup = Setup::new().device(device).reader(disk.clone());
+        let files = FilesThrough::new(checkpoint.files(), embeddings.clone());
+        setup.checkpoint = Checkpoint::from_files(files).unwrap();
         if let Some(slots) = slots {
             setup = setup.slots(slots);
         }
@@ -57,7 +62,7 @@ impl Bench {
         let references = [0, 1, 2].map(|i: usize| alone(&mut engine, &ids[i]));
         let picks = [0, 1, 2].map(|i: usize| picks_of_step(&mut engine, &ids[i]));
         let states = [0, 1, 2].map(|_| engine.create_state().unwrap());
-        Bench { engine, checkpoint, disk, controls, ids, states, references, picks }
+        Bench { engine, checkpoint, disk, embeddings, controls, ids, states, references, picks }
     }
 
     /// Starts all over and feeds the tokens before the step.
@@ -135,6 +140,36 @@ impl Bench {
         FaultyReader::new(plain(&self.checkpoint), 1)
     }
 
+    /// One step with a fault of the disk that hits the embeddings of `tokens`. Nothing has been computed for the parts
+    /// that fail, so they go on from where they stand.
+    fn embedding_fault(
+        &mut self,
+        tokens: impl Fn(u32) -> bool,
+        fault: Arc<dyn Reader>,
+        named: &dyn Fn(&ReadError) -> bool,
+    ) {
+        self.begin();
+        self.embeddings.set(fault);
+        let outcomes = self.step([None; 3]).unwrap();
+        self.embeddings.set(plain(&self.checkpoint));
+        for (i, outcome) in outcomes.into_iter().enumerate() {
+            let ids = &self.ids[i][BEFORE..];
+            let Some(&bad) = ids.iter().find(|id| tokens(**id)) else {
+                assert_same(&outcome.unwrap(), self.expected(i), &format!("part {i}"));
+                continue;
+            };
+            let error = outcome.expect_err(&format!("part {i}"));
+            let PartError::Embedding { id, source } = &error else { panic!("part {i}: {error:?}") };
+            assert!(*id == bad && named(source), "part {i}: {error:?}");
+            assert_eq!(
+                (self.states[i].position() as usize, self.states[i].health()),
+                (BEFORE, Health::Ready)
+            );
+            let again = feed(&mut self.engine, &mut self.states[i], ids).unwrap();
+            assert_same(&again, self.expected(i), &format!("part {i} once its embeddings are there"));
+        }
+    }
+
     /// One step with a fault of the disk that hits these experts of a layer.
     fn disk_fault(
         &mut self,
@@ -207,6 +242,30 @@ fn a_read_error_that_passes_is_not_noticed() {
         bench.check(outcomes, &[], "EIO once", &|_| false);
         assert_eq!(bench.engine.cache_statistics().retries, retries + 1, "layer {layer}");
     }
+}
+
+#[test]
+fn faults_of_the_disk_below_the_embeddings() {
+    let mut bench = Bench::new(None);
+    let token = bench.ids[VICTIM][BEFORE + 1];
+    let (file, bytes) = embedding(&bench.checkpoint, token);
+    let passing = Arc::new(bench.faulty().failing_once(file, bytes.clone()));
+    bench.embedding_fault(|_| false, passing.clone(), &|_| false);
+    let tries = passing.calls().iter().filter(|call| **call == (file, bytes.start)).count();
+    assert_eq!(tries, 2, "the fault has struck");
+    let lasting = Arc::new(bench.faulty().failing(file, bytes.clone()));
+    bench.embedding_fault(
+        |id| id == token,
+        lasting,
+        &|error| matches!(error, ReadError::Failed { offset, attempts: 4, .. } if *offset == bytes.start),
+    );
+    let (first, row) = (*bench.ids[VICTIM][BEFORE..].iter().max().unwrap(), bytes.end - bytes.start);
+    let (_, cut) = embedding(&bench.checkpoint, first);
+    let ending = Arc::new(bench.faulty().truncated(file, cut.end - 1));
+    bench.embedding_fault(|id| id >= first, ending, &|error| {
+        let ReadError::Truncated { file, bytes, .. } = error else { return false };
+        file.ends_with("model-00010-of-000012.safetensors") && *bytes == row
+    });
 }
 
 /// A file that ends early: everything behind the cut is missing.

@@ -2,6 +2,7 @@
 use crate::state::State;
 use std::sync::atomic::{AtomicBool, Ordering};
 use store::cache::ExpertError;
+use store::reader::ReadError;
 
 /// Rows of a part.
 #[derive(Clone, Copy, Debug)]
@@ -88,12 +89,12 @@ pub enum PartError {
     #[error(transparent)]
     Expert(#[from] ExpertError),
     /// An embedding row cannot be read.
-    #[error("the embedding of token {id} cannot be read: {reason}")]
+    #[error("the embedding of token {id} cannot be read")]
     Embedding {
         /// The token.
         id: u32,
-        /// The store's words.
-        reason: String,
+        /// What happened to which file.
+        source: ReadError,
     },
     /// A token id outside the vocabulary.
     #[error("token id {id} lies outside the vocabulary of {vocabulary}")]

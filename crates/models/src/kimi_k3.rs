@@ -82,7 +82,7 @@ impl Model for KimiK3 {
         if id >= vocabulary {
             return Err(PartError::UnknownToken { id, vocabulary });
         }
-        self.embedding.row(id, rows).map_err(|reason| PartError::Embedding { id, reason })
+        self.embedding.row(id, rows).map_err(|source| PartError::Embedding { id, source })
     }
 
     fn width(&self) -> u32 {

@@ -7,6 +7,7 @@ use half::bf16;
 use ops::packing::{self, PackError};
 use ops::{Buffer, Device, Matrix, Packing, Tensor};
 use std::collections::BTreeMap;
+use store::reader::{ReadError, read_exact};
 use store::{Checkpoint, Dtype, Entry};
 
 /// How the matrices that tolerate it are stored.
@@ -386,13 +387,12 @@ impl Embedding {
     /// Appends the row of a token.
     ///
     /// # Errors
-    /// The file system's words, with the file.
-    pub fn row(&self, id: u32, into: &mut Vec<f32>) -> Result<(), String> {
+    /// The file with what happened to it.
+    pub fn row(&self, id: u32, into: &mut Vec<f32>) -> Result<(), ReadError> {
         let row_bytes = u64::from(self.width) * self.entry.dtype.bits() / 8;
         let mut raw = vec![0; row_bytes as usize];
         let at = self.entry.offset + u64::from(id) * row_bytes;
-        let read = self.files.read_exact_at(self.entry.file, at, &mut raw);
-        read.map_err(|e| format!("{}: {e}", self.files.location(self.entry.file)))?;
+        read_exact(&self.files, self.entry.file.0, at, &mut raw)?;
         into.extend(widen(&raw, self.entry.dtype));
         Ok(())
     }

@@ -90,18 +90,20 @@ pub enum StoreError {
         /// Where it points.
         target: String,
     },
-    /// The system failed a read.
+    /// The system failed a read each time it was tried.
     #[error(
-        "reading {bytes} bytes of {path} at offset {offset} failed: {cause}; the files need not be wrong: check \
-         the drive, its cable and the system log before downloading anything again"
+        "reading {bytes} bytes of {path} at offset {offset} failed {attempts} times: {cause}; the files need not be \
+         wrong: check the drive, its cable and the system log before downloading anything again"
     )]
     Read {
         /// The file.
         path: String,
-        /// First byte of the read.
+        /// First byte that did not come.
         offset: u64,
-        /// Length of the read.
+        /// Length of what did not come.
         bytes: u64,
+        /// How often it was tried.
+        attempts: u32,
         /// What the system said.
         cause: io::Error,
     },

@@ -1,9 +1,11 @@
-//! Readers for tests: files in memory, and a wrapper that delays, shortens, interrupts and fails reads (cargo feature
-//! `testing`). It knows no expert and no cache.
+//! Readers for tests: files in memory, a wrapper that delays, shortens, interrupts and fails reads, and files that are
+//! read through one (cargo feature `testing`). It knows no expert and no cache.
 
+use crate::files::{FileId, Files, ListedFile};
 use crate::reader::Reader;
 use std::io;
 use std::ops::Range;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -196,6 +198,42 @@ impl Reader for FaultyReader {
 
     fn file_name(&self, file: u32) -> String {
         self.inner.file_name(file)
+    }
+}
+
+/// The files of a checkpoint, but their bytes come through a reader: puts faults below whatever reads files.
+pub struct FilesThrough {
+    files: Arc<dyn Files>,
+    reader: Arc<dyn Reader>,
+}
+
+impl FilesThrough {
+    /// Names and lengths of `files`, bytes of `reader`.
+    #[must_use]
+    pub fn new(files: Arc<dyn Files>, reader: Arc<dyn Reader>) -> Arc<Self> {
+        Arc::new(Self { files, reader })
+    }
+}
+
+impl Files for FilesThrough {
+    fn directories(&self) -> &[String] {
+        self.files.directories()
+    }
+
+    fn list(&self) -> &[ListedFile] {
+        self.files.list()
+    }
+
+    fn len(&self, file: FileId) -> io::Result<u64> {
+        self.files.len(file)
+    }
+
+    fn read_at(&self, file: FileId, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        self.reader.read_at(file.0, offset, into)
+    }
+
+    fn path(&self, file: FileId) -> Option<&Path> {
+        self.files.path(file)
     }
 }
 

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use crate::error::StoreError;
+use crate::reader;
 
 /// A file of a [`Files`] collection: its place in [`Files::list`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -60,28 +61,13 @@ pub trait Files: Send + Sync {
         self.list().get(file.0 as usize).map_or_else(|| format!("{file:?}"), |listed| listed.name.clone())
     }
 
-    /// Fills all of `into` from `offset` on.
+    /// Fills all of `into` from `offset` on, as [`reader::read_exact`] does.
     ///
     /// # Errors
-    /// `UnexpectedEof` when the file ends first (the message says where); otherwise what [`Files::read_at`] says,
-    /// except `Interrupted`, after which the read is repeated.
+    /// A [`ReadError`](reader::ReadError) in an [`io::Error`]; its kind is `UnexpectedEof` when the file ends first.
     fn read_exact_at(&self, file: FileId, offset: u64, into: &mut [u8]) -> io::Result<()> {
-        let mut done = 0;
-        while done < into.len() {
-            match self.read_at(file, offset + done as u64, &mut into[done..]) {
-                Ok(0) => return Err(ended_early(offset + done as u64, offset + into.len() as u64)),
-                Ok(read) => done += read,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
+        Ok(reader::read_exact(&self, file.0, offset, into)?)
     }
-}
-
-fn ended_early(end: u64, wanted: u64) -> io::Error {
-    let text = format!("the file ends at byte {end}, before byte {wanted}");
-    io::Error::new(io::ErrorKind::UnexpectedEof, text)
 }
 
 fn no_such_file(file: FileId) -> io::Error {

@@ -9,6 +9,7 @@ use serde_json::Value;
 use crate::content::{Content, HEAD_BYTES, recognise};
 use crate::error::StoreError;
 use crate::files::{FileId, Files};
+use crate::reader::{ReadError, read_exact};
 
 /// Length of a file.
 pub(crate) fn len(files: &dyn Files, file: FileId) -> Result<u64, StoreError> {
@@ -18,10 +19,19 @@ pub(crate) fn len(files: &dyn Files, file: FileId) -> Result<u64, StoreError> {
 /// Fills `into` from `offset` on.
 pub(crate) fn exact(files: &dyn Files, file: FileId, offset: u64, into: &mut [u8]) -> Result<(), StoreError> {
     let bytes = into.len() as u64;
-    files.read_exact_at(file, offset, into).map_err(|cause| match cause.kind() {
-        io::ErrorKind::UnexpectedEof => StoreError::ShortRead { path: files.location(file), offset, bytes },
-        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => unreadable(files, file, cause),
-        _ => StoreError::Read { path: files.location(file), offset, bytes, cause },
+    read_exact(&files, file.0, offset, into).map_err(|error| match error {
+        // Nothing is ever abandoned here: there is no owner that could go away.
+        ReadError::Truncated { .. } | ReadError::Abandoned { .. } => {
+            StoreError::ShortRead { path: files.location(file), offset, bytes }
+        }
+        ReadError::Failed { source: cause, .. }
+            if matches!(cause.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) =>
+        {
+            unreadable(files, file, cause)
+        }
+        ReadError::Failed { file: path, offset, bytes, attempts, source: cause } => {
+            StoreError::Read { path, offset, bytes, attempts, cause }
+        }
     })
 }
 

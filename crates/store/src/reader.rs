@@ -14,7 +14,7 @@ pub trait Reader: Send + Sync {
     /// fewer than asked is no error, none means that the file ends there.
     ///
     /// # Errors
-    /// What the system says. [`io::ErrorKind::Interrupted`] is repeated at once, others a few times after a pause.
+    /// What the system says. [`read_exact`] repeats [`io::ErrorKind::Interrupted`] at once and others after a pause.
     fn read_at(&self, file: u32, offset: u64, into: &mut [u8]) -> io::Result<usize>;
 
     /// The name of file `file` for messages.
@@ -22,9 +22,20 @@ pub trait Reader: Send + Sync {
 }
 
 /// The files of a checkpoint; file numbers are those of [`FileId`].
+impl<F: Files + ?Sized> Reader for &F {
+    fn read_at(&self, file: u32, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        Files::read_at(*self, FileId(file), offset, into)
+    }
+
+    fn file_name(&self, file: u32) -> String {
+        self.location(FileId(file))
+    }
+}
+
+/// The same, for threads that share them.
 impl Reader for Arc<dyn Files> {
     fn read_at(&self, file: u32, offset: u64, into: &mut [u8]) -> io::Result<usize> {
-        self.as_ref().read_at(FileId(file), offset, into)
+        Reader::read_at(&self.as_ref(), file, offset, into)
     }
 
     fn file_name(&self, file: u32) -> String {
@@ -57,7 +68,7 @@ pub enum ReadError {
         /// Where the file was found to end.
         end: u64,
     },
-    /// The error stayed through all repetitions.
+    /// The error stayed through all repetitions, or is one that does not pass.
     #[error(
         "reading {bytes} bytes at byte {offset} of {file} failed {attempts} times; check the drive and its connection"
     )]
@@ -79,6 +90,28 @@ pub enum ReadError {
         /// Name of the file.
         file: String,
     },
+}
+
+/// For callers that tell only kinds apart; the [`ReadError`] is inside.
+impl From<ReadError> for io::Error {
+    fn from(error: ReadError) -> Self {
+        let kind = match &error {
+            ReadError::Truncated { .. } => io::ErrorKind::UnexpectedEof,
+            ReadError::Failed { source, .. } => source.kind(),
+            ReadError::Abandoned { .. } => io::ErrorKind::Other,
+        };
+        io::Error::new(kind, error)
+    }
+}
+
+/// Fills `into` from byte `offset` of file `file`, through interruptions, short reads and errors that pass.
+///
+/// # Errors
+/// [`ReadError::Truncated`]; [`ReadError::Failed`] after [`RETRIES`] repetitions, which take 210 ms together.
+pub fn read_exact(reader: &dyn Reader, file: u32, offset: u64, into: &mut [u8]) -> Result<(), ReadError> {
+    let closed = &AtomicBool::new(false); // the caller waits here, so nobody goes away
+    let mut span = SpanReader { reader, first_pause: FIRST_PAUSE, closed, count: ReadCount::default() };
+    span.read(file, offset, into)
 }
 
 /// What reading took, exact also where it failed.
@@ -136,12 +169,12 @@ impl SpanReader<'_> {
                     retries = 0;
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(source) if retries == RETRIES => {
+                Err(source) if retries == RETRIES || !may_pass(&source) => {
                     return Err(ReadError::Failed {
                         file: self.reader.file_name(file),
                         offset: offset + done as u64,
                         bytes: (into.len() - done) as u64,
-                        attempts: RETRIES + 1,
+                        attempts: retries + 1,
                         source,
                     });
                 }
@@ -164,6 +197,12 @@ impl SpanReader<'_> {
         }
         Ok(came)
     }
+}
+
+/// Whether repeating can help: not where a file is absent, locked or no file, which is found at its first read.
+fn may_pass(error: &io::Error) -> bool {
+    use io::ErrorKind::{InvalidInput, NotFound, PermissionDenied};
+    !matches!(error.kind(), NotFound | PermissionDenied | InvalidInput)
 }
 
 #[cfg(test)]
@@ -215,6 +254,16 @@ mod tests {
         assert!(matches!(error, ReadError::Failed { offset: 500, bytes: 400, attempts: 4, .. }), "{error:?}");
         assert!(error.to_string().contains("at byte 500 of memory file 0 failed 4 times"), "{error}");
         assert_eq!(count, ReadCount { bytes: 400, reads: 1, retries: 3 });
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_is_not_waited_for() {
+        let none = MemoryReader::new(Vec::new());
+        let (result, count) = read(&none, &OPEN);
+        let error = io::Error::from(result.unwrap_err());
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+        assert!(error.to_string().contains("memory file 0 failed 1 times"), "{error}");
+        assert_eq!(count, ReadCount { bytes: 0, reads: 1, retries: 0 });
     }
 
     #[test]

@@ -60,6 +60,7 @@ pub(crate) fn engine(request: &Request) -> Engine {
 
 /// What an engine of a test is made of.
 pub(crate) struct Setup {
+    pub(crate) checkpoint: Checkpoint,
     pub(crate) request: Request,
     pub(crate) device: Box<dyn Device>,
     pub(crate) reader: Option<Arc<dyn Reader>>,
@@ -70,6 +71,7 @@ impl Setup {
     /// Everything resident, on the plain oracle, for steps of up to 64 rows.
     pub(crate) fn new() -> Self {
         Setup {
+            checkpoint: tiny(),
             request: Request { chunk: 64, ..request(Activations::Int15) },
             device: Box::new(Oracle::new(1).unwrap()),
             reader: None,
@@ -93,9 +95,8 @@ impl Setup {
     }
 
     pub(crate) fn load(self) -> Engine {
-        let checkpoint = tiny();
-        let reader = self.reader.unwrap_or_else(|| readers::plain(&checkpoint));
-        engine_with(&checkpoint, &self.request, self.device, reader, self.readers)
+        let reader = self.reader.unwrap_or_else(|| readers::plain(&self.checkpoint));
+        engine_with(&self.checkpoint, &self.request, self.device, reader, self.readers)
     }
 }
 

@@ -69,7 +69,15 @@ pub(crate) fn piece(
     (entry.file.0, entry.offset..entry.offset + entry.bytes)
 }
 
-/// The same for all of its pieces together.
+/// File, first byte and the byte after the last of a token's embedding.
+pub(crate) fn embedding(checkpoint: &Checkpoint, token: u32) -> (u32, std::ops::Range<u64>) {
+    let entry = checkpoint.find("language_model.model.embed_tokens.weight").unwrap();
+    let row = entry.bytes / entry.shape[0];
+    let start = entry.offset + u64::from(token) * row;
+    (entry.file.0, start..start + row)
+}
+
+/// All pieces of an expert together, as [`piece`].
 pub(crate) fn extent(checkpoint: &Checkpoint, layer: u32, expert: u32) -> (u32, std::ops::Range<u64>) {
     let pieces = ["w1", "w2", "w3"].map(|w| ["packed", "scale"].map(|part| format!("{w}.weight_{part}")));
     let places: Vec<_> =
