@@ -111,7 +111,11 @@ fn slots(number: &str) -> Result<CacheSize, String> {
 
 fn bytes(number: &str, unit: &str) -> Result<CacheSize, String> {
     let Some((_, factor)) = UNITS.into_iter().find(|(name, _)| *name == unit) else {
-        return Err(format!("{unit:?} is not a unit"));
+        // `8G` is how other programs have it, but not whether it is a power of 1000 or of 1024.
+        let meant = UNITS.iter().any(|(name, _)| *name == format!("{unit}b") && unit.len() == 1);
+        let letter = unit.to_ascii_uppercase();
+        let meant = if meant { format!(" (did you mean {letter}B or {letter}iB?)") } else { String::new() };
+        return Err(format!("{unit:?} is not a unit{meant}"));
     };
     let bytes = decimal(number)? * factor as f64;
     if bytes < 1.0 {
@@ -165,7 +169,9 @@ mod tests {
             ("GB", "does not start with a number"),
             ("-8GB", "does not start with a number"),
             ("8", "unit is missing"),
-            ("8 parrots", "\"parrots\" is not a unit"),
+            ("8 parrots", "\"parrots\" is not a unit;"),
+            ("8G", "\"g\" is not a unit (did you mean GB or GiB?)"),
+            ("8gi", "\"gi\" is not a unit;"),
             ("1.2.3GB", "\"1.2.3\" is not a number"),
             ("0%", "above 0%"),
             ("101%", "at most 100%"),
