@@ -1,5 +1,6 @@
 //! The command line: every flag with its unit, range and default. Knows no model; what flags mean together is decided
 //! where they are used.
+use crate::errors::EXIT_CODES;
 use crate::values;
 use clap::{Args, Parser, Subcommand};
 use memory::CacheSize;
@@ -15,7 +16,7 @@ static VERSION: LazyLock<String> =
 /// Runs mixture-of-experts models on hardware you own: what every token needs stays in memory, routed experts come
 /// from disk when a token picks them. Without --model a tiny model that is part of the program answers.
 #[derive(Debug, Parser)]
-#[command(name = "colibri", version = VERSION.as_str(), max_term_width = 80, disable_help_subcommand = true)]
+#[command(name = "colibri", version = VERSION.as_str(), max_term_width = 80, disable_help_subcommand = true, after_help = EXIT_CODES)]
 pub(crate) struct Arguments {
     /// What to do.
     #[command(subcommand)]
@@ -25,15 +26,20 @@ pub(crate) struct Arguments {
 /// What the program does.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Continue a text
+    /// Continue a text; control tokens of the answer are left out of it (--json lists all ids)
+    #[command(after_help = EXIT_CODES)]
     Run(RunArgs),
     /// Write the logits of every position to a file
+    #[command(after_help = EXIT_CODES)]
     Logits(LogitsArgs),
     /// Write what enters and leaves the parts of chosen layers to a file
+    #[command(after_help = EXIT_CODES)]
     Trace(TraceArgs),
     /// Compare with golden results, or a device with the definition of every op
+    #[command(after_help = EXIT_CODES)]
     Verify(VerifyArgs),
     /// Say what a checkpoint holds and what it lacks
+    #[command(after_help = EXIT_CODES)]
     Inspect(InspectArgs),
 }
 
@@ -82,7 +88,7 @@ pub(crate) struct LogitsArgs {
     #[command(flatten)]
     pub(crate) prompt: PromptArgs,
     /// The file to write, a safetensors file with the tensor `logits` [position, vocabulary] in f32; it is replaced
-    /// if it exists and must not lie in a model's directory
+    /// if it exists, must be no device or pipe and must not lie where a model's files are
     #[arg(long, value_name = "FILE")]
     pub(crate) out: PathBuf,
     #[command(flatten)]
@@ -110,10 +116,10 @@ pub(crate) struct TraceArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) out: PathBuf,
     /// Layers to write, such as 0,3, counted from 0 [default: all]; those past the last one are not loaded
-    #[arg(long, value_name = "LIST", value_parser = values::list)]
+    #[arg(long, value_name = "LIST", value_parser = values::list, allow_hyphen_values = true)]
     pub(crate) layers: Option<values::List>,
     /// Positions to write, such as 0,5, counted from 0 [default: all]
-    #[arg(long, value_name = "LIST", value_parser = values::list)]
+    #[arg(long, value_name = "LIST", value_parser = values::list, allow_hyphen_values = true)]
     pub(crate) positions: Option<values::List>,
     #[command(flatten)]
     pub(crate) model: ModelArgs,
@@ -135,13 +141,12 @@ pub(crate) struct VerifyArgs {
     #[arg(
         long,
         value_name = "DIR",
-        required_unless_present = "checked",
         conflicts_with_all = ["checked", "prompt", "ids", "layers"]
     )]
     pub(crate) golden: Option<PathBuf>,
     /// Compare every op of the chosen device with its definition, on a prompt of yours. The device `oracle` is the
     /// definition; it is compared with itself on another number of threads
-    #[arg(long, required_unless_present = "golden")]
+    #[arg(long)]
     pub(crate) checked: bool,
     #[command(flatten)]
     pub(crate) layers: LayersArgs,
@@ -169,11 +174,12 @@ pub(crate) struct InspectArgs {
 /// What goes in.
 #[derive(Debug, Args)]
 pub(crate) struct PromptArgs {
-    /// The text, taken as it is, without a token before it; `-` reads it from standard input
+    /// The text, taken as it is, without a token before it: a control token that is spelled in it is plain text (give
+    /// --ids for control tokens); `-` reads it from standard input
     #[arg(conflicts_with = "ids")]
     pub(crate) prompt: Option<String>,
     /// Token ids instead of a text, such as 1,2,3
-    #[arg(long, value_name = "LIST", value_parser = values::list)]
+    #[arg(long, value_name = "LIST", value_parser = values::list, allow_hyphen_values = true)]
     pub(crate) ids: Option<values::List>,
 }
 
@@ -181,7 +187,7 @@ pub(crate) struct PromptArgs {
 #[derive(Debug, Args)]
 pub(crate) struct LayersArgs {
     /// Compute the first N layers only, then the last norm and the head [default: all]
-    #[arg(long, value_name = "N", value_parser = values::count)]
+    #[arg(long, value_name = "N", value_parser = values::limited, allow_negative_numbers = true)]
     pub(crate) layers: Option<u32>,
 }
 
@@ -199,9 +205,9 @@ pub(crate) struct ModelArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Sampling (defaults: the model's generation_config.json, else as given)")]
 pub(crate) struct SamplingArgs {
-    /// Tokens to generate, at most
-    #[arg(long, value_name = "N", default_value = "256", value_parser = values::count)]
-    pub(crate) max_tokens: u32,
+    /// Tokens to generate, at most [default: the model's `max_new_tokens`, else 256]
+    #[arg(long, value_name = "N", value_parser = values::count, allow_negative_numbers = true)]
+    pub(crate) max_tokens: Option<u32>,
     /// Divides the logits, 0 to 100; 0 takes the likeliest token [default: 1]
     #[arg(long, value_name = "T", value_parser = values::temperature, allow_negative_numbers = true)]
     pub(crate) temperature: Option<f32>,
@@ -215,7 +221,7 @@ pub(crate) struct SamplingArgs {
     #[arg(long, value_name = "P", value_parser = values::share_or_zero, allow_negative_numbers = true)]
     pub(crate) min_p: Option<f32>,
     /// Of the draws, 0 to 2^64 - 1; a draw depends on seed and position only [default: from the clock, printed]
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", value_parser = values::seed, allow_negative_numbers = true)]
     pub(crate) seed: Option<u64>,
     /// Go on after a token that ends the text
     #[arg(long)]
@@ -228,20 +234,20 @@ pub(crate) struct SamplingArgs {
 pub(crate) struct EngineArgs {
     /// Tokens of the prompt computed together, 1 to 4096; changes no result. Where the results of every token are written
     /// or compared it is at most 64, and less if they would take more than 64 MiB
-    #[arg(long, value_name = "N", default_value = "32", value_parser = values::chunk)]
+    #[arg(long, value_name = "N", default_value = "32", value_parser = values::chunk, allow_negative_numbers = true)]
     pub(crate) chunk: u32,
     /// Tokens of prompt and answer, at most [default: 8192 or the model's own limit, less if memory is short]
-    #[arg(long, value_name = "N", value_parser = values::count)]
+    #[arg(long, value_name = "N", value_parser = values::limited, allow_negative_numbers = true)]
     pub(crate) context: Option<u32>,
     /// Memory for routed experts: bytes (8GB, 512MiB), a share of the machine's memory (25%), a number of experts (40x)
     /// or all; changes no result [default: what is left]
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub(crate) expert_cache: Option<CacheSize>,
     /// Threads that read experts from disk, 1 to 256; changes no result
-    #[arg(long, value_name = "N", default_value = "4", value_parser = values::threads)]
+    #[arg(long, value_name = "N", default_value = "4", value_parser = values::threads, allow_negative_numbers = true)]
     pub(crate) readers: u32,
     /// Threads that compute and that pack weights while they are loaded, 1 to 256; changes no result [default: all cores that this process may use]
-    #[arg(long, value_name = "N", value_parser = values::threads)]
+    #[arg(long, value_name = "N", value_parser = values::threads, allow_negative_numbers = true)]
     pub(crate) threads: Option<u32>,
     /// What activations become where they meet packed weights: int15, exact (f32) or int8
     #[arg(long, value_name = "MODE", default_value = "int15", value_parser = values::activations)]

@@ -14,6 +14,17 @@ use text::TextError;
 
 /// The exit code of a run that was interrupted: 128 + SIGINT.
 pub(crate) const INTERRUPTED: u8 = 130;
+/// The exit code where nobody reads the text any more: 128 + SIGPIPE, as shells show it.
+const OUTPUT_CLOSED: u8 = 141;
+
+/// For the help of every command.
+pub(crate) const EXIT_CODES: &str = "\
+Exit codes:
+    0  success
+    1  failure: a file, the model, memory, or a comparison beyond its limits
+    2  usage: flags or a prompt that cannot be honoured
+  130  interrupted by Ctrl-C or SIGTERM; a second one ends the program at once
+  141  nobody reads the text on standard output any more";
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -27,6 +38,17 @@ pub(crate) enum Failure {
     /// Golden results that cannot be used.
     #[error("{0}")]
     Golden(String),
+    /// Another failure with what helps to understand it.
+    #[error("{message}")]
+    Told {
+        /// Of the other failure.
+        kind: &'static str,
+        /// In full.
+        message: String,
+    },
+    /// Whoever read standard output is gone.
+    #[error("standard output was closed before everything was written")]
+    OutputClosed,
     /// A file or stream of the program's own.
     #[error("{what}: {source}")]
     Io {
@@ -65,12 +87,24 @@ impl Failure {
         move |source| Failure::Io { what, source }
     }
 
+    /// The same with advice at the end.
+    pub(crate) fn advising(&self, advice: &str) -> Failure {
+        Failure::Told { kind: self.kind(), message: format!("{}; {advice}", self.message()) }
+    }
+
+    /// The same with the place where it is at the beginning.
+    pub(crate) fn within(&self, place: &str) -> Failure {
+        Failure::Told { kind: self.kind(), message: format!("{place}: {}", self.message()) }
+    }
+
     /// The kind in JSON.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             Failure::Usage(_) => "usage",
             Failure::Config(_) => "config",
             Failure::Golden(_) => "golden",
+            Failure::Told { kind, .. } => kind,
+            Failure::OutputClosed => "closed",
             Failure::Io { .. } | Failure::Text(TextError::Unreadable { .. }) => "io",
             Failure::Store(error) => kind_of_store(error),
             Failure::Load(error) => kind_of_load(error),
@@ -90,7 +124,7 @@ impl Failure {
         }
     }
 
-    /// 2 for what the user can only mend on the command line, 130 for Ctrl-C, else 1.
+    /// As in [`EXIT_CODES`].
     pub(crate) fn exit_code(&self) -> u8 {
         match self.kind() {
             "usage" => 2,
@@ -101,6 +135,9 @@ impl Failure {
 
     /// The message with its causes, unless they are part of it already.
     pub(crate) fn message(&self) -> String {
+        if self.kind() == "cancelled" {
+            return "interrupted".into();
+        }
         let mut message = self.to_string();
         let mut cause = self.source();
         while let Some(error) = cause {
@@ -115,6 +152,10 @@ impl Failure {
 
     /// Says it on the stream where it belongs; the exit code.
     pub(crate) fn report(&self, json: bool) -> ExitCode {
+        // A reader of text that has seen enough is the end of a pipe, and no error.
+        if !json && matches!(self, Failure::OutputClosed) {
+            return ExitCode::from(OUTPUT_CLOSED);
+        }
         say(self.kind(), &self.message(), json);
         ExitCode::from(self.exit_code())
     }
@@ -122,10 +163,10 @@ impl Failure {
 
 /// An error as one JSON object on standard output, or for people on standard error.
 pub(crate) fn say(kind: &str, message: &str, json: bool) {
-    if json {
+    let object = json!({"error": {"kind": kind, "message": message}});
+    let written = json && writeln!(io::stdout(), "{object}").and_then(|()| io::stdout().flush()).is_ok();
+    if !written {
         // Nobody is left to tell if this cannot be written.
-        let _ = writeln!(io::stdout(), "{}", json!({"error": {"kind": kind, "message": message}}));
-    } else {
         let _ = writeln!(io::stderr(), "error: {message}");
     }
 }

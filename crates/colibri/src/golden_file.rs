@@ -36,7 +36,10 @@ struct Listing {
 /// The prompts of a directory, at least one, for a model with so many ids.
 pub(crate) fn prompts(directory: &Path, vocabulary: u32) -> Result<Vec<Prompt>, Failure> {
     let path = directory.join("golden.json");
-    let bytes = fs::read(&path).map_err(Failure::io("reading", &path))?;
+    let bytes = fs::read(&path).map_err(|error| {
+        Failure::io("reading", &path)(error)
+            .advising("--golden expects a directory with golden.json and the safetensors files that it names")
+    })?;
     let unusable = |what: &str| Failure::Golden(format!("{}: {what}", path.display()));
     let listing: Listing = serde_json::from_slice(&bytes).map_err(|error| {
         unusable(&format!("{error}; expected `prompts`, each with `name`, `ids`, `greedy_ids` and `file`"))

@@ -1,6 +1,7 @@
-//! Ctrl-C: before the work begins it ends the program; later the first one asks the work to stop, and the second one
-//! ends the program. No half-written file stays behind.
+//! Ctrl-C, and whatever else asks a program to end (SIGTERM, SIGHUP): before the work begins it ends the program; later
+//! the first one asks the work to stop, and the second one ends the program. No half-written file stays behind.
 use crate::errors::{INTERRUPTED, say};
+use crate::report;
 use std::path::PathBuf;
 use std::process;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,6 +26,9 @@ pub(crate) fn listen(json: bool) -> Result<(), ctrlc::Error> {
         }
         if CANCEL.swap(true, Ordering::SeqCst) {
             end();
+        }
+        if !json {
+            report::tell("stopping; once more ends the program at once");
         }
     })
 }

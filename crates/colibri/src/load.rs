@@ -2,14 +2,17 @@
 use crate::args::{EngineArgs, ModelArgs, PromptArgs};
 use crate::embedded;
 use crate::errors::Failure;
+use crate::partial;
 use crate::progress::LoadBars;
 use crate::values::DeviceChoice;
 use engine::plan::Request;
 use engine::{Engine, Limits, Plan, show_bytes};
-use models::{Family, LoadOptions};
+use models::{Family, LoadError, LoadOptions};
 use ops::{Device, Oracle};
 use std::borrow::Borrow;
+use std::fs;
 use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use store::{Checkpoint, StoreError};
@@ -23,6 +26,8 @@ pub(crate) struct Model {
     pub(crate) family: Family,
     /// Its directories as they were given.
     pub(crate) places: Vec<String>,
+    /// What is odd about them.
+    pub(crate) notes: Vec<String>,
 }
 
 /// How the model is called in settings: its directories, or that it is the embedded one.
@@ -37,10 +42,60 @@ pub(crate) fn places(args: &ModelArgs) -> Vec<String> {
 pub(crate) fn open(args: &ModelArgs) -> Result<Model, Failure> {
     let checkpoint = match args.model.as_slice() {
         [] => embedded::open()?,
-        directories => Checkpoint::open(directories)?,
+        directories => Checkpoint::open(directories).map_err(|error| explained(error, directories))?,
     };
-    let family = Family::recognise(&checkpoint)?;
-    Ok(Model { checkpoint, family, places: places(args) })
+    let places = places(args);
+    let family = Family::recognise(&checkpoint).map_err(|error| located(error, &places))?;
+    let notes = idle_directories(&checkpoint);
+    Ok(Model { checkpoint, family, places, notes })
+}
+
+/// An error of the config, whose words do not say where it lies, with the directory.
+fn located(error: LoadError, places: &[String]) -> Failure {
+    let config = matches!(error, LoadError::Config(_));
+    let failure = Failure::from(error);
+    if config { failure.within(&places[0]) } else { failure }
+}
+
+/// An error of opening with what the user may have meant.
+fn explained(error: StoreError, directories: &[PathBuf]) -> Failure {
+    let advice = match &error {
+        StoreError::DirectoryAbsent { directory } if directory.contains(',') => {
+            Some("give --model once for each directory, without commas".to_owned())
+        }
+        StoreError::FileAbsent { .. } => directories.first().and_then(|first| snapshots(first)),
+        // Perhaps a shard is there by another name.
+        StoreError::MissingShards(_) => partial::open(directories).ok().and_then(|(rest, _)| {
+            let notes = rest.notes().iter().filter(|note| note.contains("ignored")).cloned();
+            Some(notes.collect::<Vec<_>>().join("; ")).filter(|notes| !notes.is_empty())
+        }),
+        _ => None,
+    };
+    let failure = Failure::from(error);
+    match advice {
+        Some(advice) => failure.advising(&advice),
+        None => failure,
+    }
+}
+
+/// If a directory is the root of a download cache: that its snapshots are meant.
+fn snapshots(directory: &Path) -> Option<String> {
+    let inner = directory.join("snapshots");
+    let found = fs::read_dir(&inner).ok()?.flatten().map(|entry| entry.path().display().to_string());
+    let mut found: Vec<String> = found.collect();
+    found.sort();
+    let these = if found.is_empty() { inner.join("HASH").display().to_string() } else { found.join(" or ") };
+    Some(format!("this is a download cache, in which the model is {these}: give that"))
+}
+
+/// Notes on directories after the first that hold no shard.
+fn idle_directories(checkpoint: &Checkpoint) -> Vec<String> {
+    let files = checkpoint.files();
+    let used = |place: &usize| {
+        checkpoint.shards().iter().any(|shard| files.list()[shard.0 as usize].directory == *place)
+    };
+    let idle = (1..files.directories().len()).filter(|place| !used(place));
+    idle.map(|place| format!("--model {} holds no shard of this model", files.directories()[place])).collect()
 }
 
 /// The most bytes a file of the tokenizer may have; the tokenizer's own limit is not larger.
@@ -58,9 +113,13 @@ pub(crate) fn tokenizer(model: &Model) -> Result<Tiktoken, Failure> {
         }));
     };
     let config = checkpoint.metadata_file("tokenizer_config.json", TOKENIZER_BYTES_MAX)?;
-    let tokenizer = Tiktoken::from_bytes(&ranks, config.as_deref())?;
-    tokenizer.expect_vocabulary(model.family.config.vocabulary)?;
-    Ok(tokenizer)
+    let place = &model.places[0];
+    let tokenizer = Tiktoken::from_bytes(&ranks, config.as_deref());
+    let checked = tokenizer.and_then(|tokenizer| {
+        tokenizer.expect_vocabulary(model.family.config.vocabulary)?;
+        Ok(tokenizer)
+    });
+    checked.map_err(|error| Failure::from(error).within(place))
 }
 
 /// The ids that were given, or those of the text; at least one.
@@ -99,10 +158,15 @@ pub(crate) fn prompt_by<T: Borrow<Tiktoken>>(
 }
 
 fn standard_input() -> Result<String, Failure> {
-    let mut text = String::new();
-    let read = io::stdin().read_to_string(&mut text);
+    let mut bytes = Vec::new();
+    let read = io::stdin().read_to_end(&mut bytes);
     read.map_err(|source| Failure::Io { what: "reading the prompt from standard input".into(), source })?;
-    Ok(text)
+    String::from_utf8(bytes).map_err(|error| {
+        Failure::Usage(format!(
+            "the prompt on standard input is no text: byte {} (counted from 0) is not UTF-8; convert it, or give --ids",
+            error.utf8_error().valid_up_to()
+        ))
+    })
 }
 
 /// Compute threads: as asked, or one for each core that this process may use.

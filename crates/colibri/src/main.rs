@@ -13,20 +13,21 @@ mod partial;
 mod progress;
 mod report;
 mod sampling;
+mod target;
 mod tensor_file;
 mod values;
 mod work;
 
 use args::{Arguments, Command};
 use clap::Parser as _;
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use errors::Failure;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
-        Err(error) => return refuse(&error),
+        Err(error) => return refuse(error),
     };
     let json = arguments.command.json();
     let outcome = interrupt::listen(json).map_err(|error| Failure::Io {
@@ -50,10 +51,14 @@ fn execute(command: &Command) -> Result<ExitCode, Failure> {
 }
 
 /// A command line that does not parse, or a question for help.
-fn refuse(error: &clap::Error) -> ExitCode {
+fn refuse(mut error: clap::Error) -> ExitCode {
     let json = std::env::args_os().any(|argument| argument == "--json");
     let answers = [ErrorKind::DisplayHelp, ErrorKind::DisplayVersion];
+    let advice = advice(&error);
     if !json || answers.contains(&error.kind()) {
+        if let Some(advice) = advice {
+            error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![advice.into()]));
+        }
         // Nobody is left to tell if this cannot be written.
         let _ = error.print();
         return ExitCode::from(error.exit_code() as u8);
@@ -61,5 +66,16 @@ fn refuse(error: &clap::Error) -> ExitCode {
     let text = error.render().to_string();
     // The first paragraph is the error; usage and hints follow.
     let message = text.split("\n\n").next().unwrap_or(&text).trim_start_matches("error: ").trim();
-    Failure::Usage(message.to_owned()).report(json)
+    let failure = Failure::Usage(message.to_owned());
+    match advice {
+        Some(advice) => failure.advising(advice).report(json),
+        None => failure.report(json),
+    }
+}
+
+/// What may have been meant by an argument too many.
+fn advice(error: &clap::Error) -> Option<&'static str> {
+    let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg) else { return None };
+    let word = error.kind() == ErrorKind::UnknownArgument && !argument.starts_with('-');
+    word.then_some("put a prompt of several words between quotes; give --model once for each directory")
 }

@@ -9,6 +9,7 @@ use models::Section;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 use std::collections::HashMap;
+use std::fmt::Display;
 use std::io::{self, Write as _};
 use std::time::Duration;
 use store::cache::CacheStatistics;
@@ -62,11 +63,6 @@ impl Settings {
             threads: load::threads(args),
             decoding,
         }
-    }
-
-    /// As one line of JSON, for files.
-    pub(crate) fn line(&self) -> String {
-        serde_json::to_string(self).unwrap_or_else(|error| error.to_string())
     }
 
     /// For people: `name value` pairs, with the flags' spelling of names, in lines that fit so many columns.
@@ -127,7 +123,7 @@ pub(crate) fn announce(settings: &Settings, plan: &Plan, model: &Model) {
         tell(&format!("{:>10}  {what}", show_bytes(*bytes)));
     }
     tell(&format!("{:>10}  in all", show_bytes(plan.bytes())));
-    for note in model.checkpoint.notes().iter().chain(&plan.notes) {
+    for note in model.checkpoint.notes().iter().chain(&model.notes).chain(&plan.notes) {
         tell(&format!("note: {note}"));
     }
     if plan.options.expert_top_p < 1.0 {
@@ -138,12 +134,27 @@ pub(crate) fn announce(settings: &Settings, plan: &Plan, model: &Model) {
     }
 }
 
-/// What is written into every file of results.
+/// What is written into every file of results: what changes numbers, and nothing else, so that equal numbers are equal
+/// files.
 pub(crate) fn file_metadata(settings: &Settings) -> HashMap<String, String> {
-    HashMap::from([
-        ("numerics_version".to_owned(), ops::NUMERICS_VERSION.to_string()),
-        ("settings".to_owned(), settings.line()),
-    ])
+    let Settings { numerics_version, family, activations, dense, layers, expert_top_p, .. } = settings;
+    let layers = layers.map_or("all".to_owned(), |layers| layers.to_string());
+    let pairs = [
+        ("numerics_version", numerics_version.to_string()),
+        ("family", (*family).to_owned()),
+        ("activations", (*activations).to_owned()),
+        ("dense", (*dense).to_owned()),
+        ("layers", layers),
+        ("expert_top_p", expert_top_p.to_string()),
+    ];
+    pairs.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+/// `1 token`, `2 tokens`.
+pub(crate) fn counted(count: impl Display, what: &str) -> String {
+    let count = count.to_string();
+    let ending = if count == "1" { "" } else { "s" };
+    format!("{count} {what}{ending}")
 }
 
 /// That work begins now.
@@ -160,7 +171,10 @@ pub(crate) fn print_json(value: &Value) -> Result<(), Failure> {
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-    written.map_err(|source| Failure::Io { what: "writing to standard output".into(), source })
+    written.map_err(|source| match source.kind() {
+        io::ErrorKind::BrokenPipe => Failure::OutputClosed,
+        _ => Failure::Io { what: "writing to standard output".into(), source },
+    })
 }
 
 /// Tokens and how long they took.
@@ -176,8 +190,14 @@ impl Pace {
         Pace { tokens, seconds: time.as_secs_f64() }
     }
 
-    fn per_second(self) -> f64 {
-        if self.seconds > 0.0 { f64::from(self.tokens) / self.seconds } else { 0.0 }
+    /// For people; nothing has no rate.
+    fn words(self) -> String {
+        let tokens = counted(self.tokens, "token");
+        if self.tokens > 0 && self.seconds > 0.0 {
+            format!("{tokens}, {:.2} tokens/s", f64::from(self.tokens) / self.seconds)
+        } else {
+            tokens
+        }
     }
 }
 
@@ -271,12 +291,10 @@ impl Stats {
         let Stats { prefill, decode, seconds, experts, memory } = self;
         let peak = memory.peak_bytes.map_or("unknown".to_owned(), show_bytes);
         format!(
-            "prefill {} tokens, {:.2} tokens/s; decode {} tokens, {:.2} tokens/s; seconds: attention {:.2}, moe {:.2}, \
+            "prefill {}; decode {}; seconds: attention {:.2}, moe {:.2}, \
              expert wait {:.2}, head {:.2}; experts: {}; memory: planned {}, peak {peak}",
-            prefill.tokens,
-            prefill.per_second(),
-            decode.tokens,
-            decode.per_second(),
+            prefill.words(),
+            decode.words(),
             seconds.attention,
             seconds.moe,
             seconds.expert_wait,

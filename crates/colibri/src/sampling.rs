@@ -49,11 +49,21 @@ impl Decoding {
     }
 }
 
+/// Tokens of an answer where neither flag nor model says how many.
+const MAX_TOKENS: u32 = 256;
+
 /// Flags and the model's defaults together.
 ///
 /// # Errors
 /// A flag without effect, or a default that is none.
 pub(crate) fn decoding(args: &SamplingArgs, model: &Model) -> Result<Decoding, Failure> {
+    combined(args, model).map_err(|failure| match failure {
+        Failure::Config(_) => failure.within(&model.places[0]),
+        other => other,
+    })
+}
+
+fn combined(args: &SamplingArgs, model: &Model) -> Result<Decoding, Failure> {
     let defaults = Defaults(model.checkpoint.generation_config());
     let (temperature, origin) = match args.temperature {
         Some(temperature) => (temperature, "--temperature 0"),
@@ -65,7 +75,9 @@ pub(crate) fn decoding(args: &SamplingArgs, model: &Model) -> Result<Decoding, F
     };
     let stop_ids = if args.ignore_eos { Vec::new() } else { stop_ids(model)? };
     let mut decoding = Decoding {
-        max_tokens: args.max_tokens,
+        max_tokens: args
+            .max_tokens
+            .map_or_else(|| defaults.number("max_new_tokens", values::count, MAX_TOKENS), Ok)?,
         temperature,
         top_p: 1.0,
         top_k: 0,
@@ -138,7 +150,7 @@ impl Defaults<'_> {
         let Some(value) = self.get(key) else { return Ok(neutral) };
         parse(&value.to_string()).map_err(|expected| {
             Failure::Config(format!(
-                "{GENERATION_CONFIG}: `{key}` is {value}; {expected}: correct it, or set the flag of this name"
+                "{GENERATION_CONFIG}: `{key}` is {value}; {expected}: correct it, or set the flag for it"
             ))
         })
     }

@@ -2,47 +2,12 @@
 //! name only when it is whole. Reading one matrix. Knows no model.
 use crate::errors::Failure;
 use crate::interrupt;
+use crate::target::Target;
 use safetensors::tensor::{Dtype, Metadata, SafeTensors, TensorInfo};
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, Seek as _, SeekFrom, Write as _};
-use std::path::{Path, PathBuf};
-
-/// A place where a file may be written.
-pub(crate) struct Target {
-    file: PathBuf,
-    temporary: PathBuf,
-}
-
-impl Target {
-    /// Looks at the place before any work is done: the directory exists and belongs to no model.
-    pub(crate) fn new(out: &Path, models: &[PathBuf]) -> Result<Self, Failure> {
-        let Some(name) = out.file_name().filter(|_| !out.is_dir()) else {
-            return Err(Failure::Usage(format!("--out {}: a file name is expected", out.display())));
-        };
-        let parent = out.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let folder =
-            parent.canonicalize().map_err(Failure::io("looking for the directory of --out", parent))?;
-        for model in models {
-            if model.canonicalize().is_ok_and(|model| folder.starts_with(model)) {
-                return Err(Failure::Usage(format!(
-                    "--out {} lies in the model directory {}, into which nothing is ever written; choose another place",
-                    out.display(),
-                    model.display()
-                )));
-            }
-        }
-        let mut hidden = std::ffi::OsString::from(".");
-        hidden.push(name);
-        hidden.push(format!(".{}.partial", std::process::id()));
-        Ok(Target { file: folder.join(name), temporary: folder.join(hidden) })
-    }
-
-    /// The file.
-    pub(crate) fn path(&self) -> &Path {
-        &self.file
-    }
-}
+use std::path::Path;
 
 /// Numbers turned into bytes at a time, so that no second copy of all of them is needed.
 const WRITE_NUMBERS: usize = 16 << 10;
@@ -63,12 +28,12 @@ impl TensorFile {
         matrices: &[(String, [usize; 2])],
         metadata: HashMap<String, String>,
     ) -> Result<Self, Failure> {
-        let writing = |source| Failure::Io { what: format!("writing {}", target.file.display()), source };
+        let writing = |source| Failure::Io { what: format!("writing {}", target.path().display()), source };
         let (header, places) = header(matrices, metadata).map_err(io::Error::other).map_err(writing)?;
         let bytes: u64 = matrices.iter().map(|(_, [rows, cols])| (rows * cols * 4) as u64).sum();
         let mut unfinished = interrupt::unfinished();
-        let mut file = File::create(&target.temporary).map_err(writing)?;
-        *unfinished = Some(target.temporary.clone());
+        let mut file = File::create(target.temporary()).map_err(writing)?;
+        *unfinished = Some(target.temporary().to_owned());
         drop(unfinished);
         let begun = file.write_all(&header).and_then(|()| file.set_len(header.len() as u64 + bytes));
         let file = TensorFile { target, file, places, whole: false };
@@ -94,14 +59,14 @@ impl TensorFile {
     pub(crate) fn finish(mut self) -> Result<(), Failure> {
         self.file.sync_all().map_err(|source| self.failure(source))?;
         let mut unfinished = interrupt::unfinished();
-        fs::rename(&self.target.temporary, &self.target.file).map_err(|source| self.failure(source))?;
+        fs::rename(self.target.temporary(), self.target.path()).map_err(|source| self.failure(source))?;
         *unfinished = None;
         self.whole = true;
         Ok(())
     }
 
     fn failure(&self, source: io::Error) -> Failure {
-        Failure::Io { what: format!("writing {}", self.target.file.display()), source }
+        Failure::Io { what: format!("writing {}", self.target.path().display()), source }
     }
 }
 
@@ -110,7 +75,7 @@ impl Drop for TensorFile {
         if !self.whole {
             let mut unfinished = interrupt::unfinished();
             // What failed was said already; a leftover is not worth another word.
-            let _ = fs::remove_file(&self.target.temporary);
+            let _ = fs::remove_file(self.target.temporary());
             *unfinished = None;
         }
     }
@@ -132,7 +97,8 @@ fn header(
         infos.push((name.clone(), info));
     }
     let metadata = Metadata::new(Some(metadata), infos)?;
-    let mut text = serde_json::to_vec(&metadata)?;
+    // By way of a value, whose keys are sorted: equal results give equal files.
+    let mut text = serde_json::to_vec(&serde_json::to_value(&metadata)?)?;
     text.resize(text.len().next_multiple_of(8), b' ');
     let data = 8 + text.len() as u64;
     let mut header = (text.len() as u64).to_le_bytes().to_vec();

@@ -30,12 +30,19 @@ impl DeviceChoice {
 
 /// `1,2,3`
 pub(crate) fn list(text: &str) -> Result<List, String> {
-    let number = |part: &str| {
+    if text.trim().is_empty() {
+        return Err("the list is empty; write numbers with commas: 1,2,3".into());
+    }
+    let number = |(index, part): (usize, &str)| {
+        let found = if part.trim().is_empty() { "empty".to_owned() } else { format!("`{part}`") };
         part.trim().parse().map_err(|_| {
-            format!("`{part}` is not a whole number from 0 to 4294967295; write numbers with commas: 1,2,3")
+            format!(
+                "item {} is {found}, expected a whole number from 0 to 4294967295; write numbers with commas: 1,2,3",
+                index + 1
+            )
         })
     };
-    text.split(',').map(number).collect::<Result<_, _>>().map(List)
+    text.split(',').enumerate().map(number).collect::<Result<_, _>>().map(List)
 }
 
 fn number_in(text: &str, range: RangeInclusive<u32>) -> Result<u32, String> {
@@ -46,6 +53,16 @@ fn number_in(text: &str, range: RangeInclusive<u32>) -> Result<u32, String> {
 /// At least 1.
 pub(crate) fn count(text: &str) -> Result<u32, String> {
     number_in(text, 1..=u32::MAX)
+}
+
+/// At least 1; the model says how many at most.
+pub(crate) fn limited(text: &str) -> Result<u32, String> {
+    number_in(text, 1..=u32::MAX).map_err(|_| "expected a whole number from 1 to this model's limit".into())
+}
+
+/// Of draws.
+pub(crate) fn seed(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("expected a whole number from 0 to {}", u64::MAX))
 }
 
 /// At least 0.
@@ -126,13 +143,28 @@ mod tests {
             assert!(temperature(bad).is_err(), "{bad}");
         }
         assert!(count("0").is_err() && count("1").is_ok() && threads("257").is_err());
+        assert!(
+            chunk("0").unwrap_err().contains("1 to 4096") && chunk("4097").unwrap_err().contains("1 to 4096")
+        );
+        assert!(seed("18446744073709551615").is_ok());
+        for bad in ["-1", "18446744073709551616", "x"] {
+            assert!(seed(bad).unwrap_err().contains("0 to 18446744073709551615"), "{bad}");
+        }
     }
 
     #[test]
     fn lists_are_numbers_and_commas() {
         assert_eq!(list("3, 1,2").unwrap().0, [3, 1, 2]);
-        for bad in ["", "1,,2", "1;2", "-1", "4294967296"] {
-            assert!(list(bad).is_err(), "{bad}");
+        for (bad, word) in [
+            ("", "the list is empty"),
+            (" ", "the list is empty"),
+            ("1,,2", "item 2 is empty"),
+            ("1,2,3,", "item 4 is empty"),
+            ("1;2", "item 1 is `1;2`"),
+            ("5,-1", "item 2 is `-1`"),
+            ("4294967296", "item 1 is"),
+        ] {
+            assert!(list(bad).unwrap_err().contains(word), "{bad}");
         }
     }
 }

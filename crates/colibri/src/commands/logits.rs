@@ -3,7 +3,8 @@ use crate::args::LogitsArgs;
 use crate::errors::Failure;
 use crate::load;
 use crate::report::{self, Pace};
-use crate::tensor_file::{Target, TensorFile};
+use crate::target::Target;
+use crate::tensor_file::TensorFile;
 use crate::work::{Demand, Planned, Wanted};
 use models::{Input, Logits};
 use serde_json::json;
@@ -17,11 +18,13 @@ pub(crate) fn run(args: &LogitsArgs) -> Result<ExitCode, Failure> {
     let request = load::request(&args.engine, args.layers.layers, 1);
     let wanted = Wanted { logits: Logits::All, taps: &[], positions: None };
     let demand = Demand::new(request, ids.len()).taking(wanted, &model.family.config);
-    let mut work = Planned::new(&model, &args.engine, demand)?.load()?;
+    let planned = Planned::new(&model, &args.engine, demand)?;
     let place = target.path().display().to_string();
-    let shape = [ids.len(), work.engine.model().vocabulary() as usize];
-    let metadata = report::file_metadata(&work.settings);
+    let shape = [ids.len(), model.family.config.vocabulary as usize];
+    let metadata = report::file_metadata(&planned.settings);
+    // Before the work, which may take long: that a place cannot be written to is better known now.
     let mut file = TensorFile::create(target, &[("logits".into(), shape)], metadata)?;
+    let mut work = planned.load()?;
     let mut session = work.session()?;
     let pace = work.feed(&mut session, Input::Ids(&ids), wanted, &mut |range, output| {
         file.write("logits", range.start as usize, &output.logits)

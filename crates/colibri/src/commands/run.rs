@@ -5,7 +5,7 @@ use crate::report::{self, Pace};
 use crate::sampling::Decoding;
 use crate::work::{Demand, Planned};
 use crate::{load, progress, sampling};
-use engine::{Event, Finish, Task};
+use engine::{Event, Finish, Plan, Task};
 use indicatif::ProgressBar;
 use serde_json::json;
 use std::process::ExitCode;
@@ -21,7 +21,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let request = load::request(&args.engine, None, 1);
     let demand = Demand::new(request, prompt.len()).choosing(decoding.clone());
     let planned = Planned::new(&model, &args.engine, demand)?;
-    note_ends(&decoding, planned.plan.context, prompt.len());
+    note_ends(&decoding, &planned.plan, prompt.len());
     let mut work = planned.load()?;
     drop(model);
     let mut output = Output::new(&tokenizer, !args.output.json, work.cancel, prompt.len());
@@ -47,6 +47,9 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         }))?;
     } else {
         report::tell(&stats.summary());
+        if answer.finish == Finish::Cancelled {
+            report::tell("interrupted");
+        }
     }
     Ok(match answer.finish {
         Finish::Cancelled => ExitCode::from(INTERRUPTED),
@@ -55,11 +58,16 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
 }
 
 /// Says so if the answer may end for another reason than was asked for.
-fn note_ends(decoding: &Decoding, context: u32, prompt: usize) {
+fn note_ends(decoding: &Decoding, plan: &Plan, prompt: usize) {
+    let context = plan.context;
     let room = u64::from(context).saturating_sub(prompt as u64);
     if u64::from(decoding.max_tokens) > room {
+        let (room, advice) = (
+            report::counted(room, "token"),
+            if context < plan.context_most { "--context sets it" } else { "this model reaches no further" },
+        );
         report::tell(&format!(
-            "note: the context of {context} positions ends the answer after {room} tokens; --context sets it"
+            "note: the context of {context} positions ends the answer after {room}; {advice}"
         ));
     }
     if decoding.names_no_end() {

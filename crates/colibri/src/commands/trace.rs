@@ -3,7 +3,8 @@ use crate::args::TraceArgs;
 use crate::errors::Failure;
 use crate::load::{self, Model};
 use crate::report::{self, Pace};
-use crate::tensor_file::{self, Target, TensorFile};
+use crate::target::Target;
+use crate::tensor_file::{self, TensorFile};
 use crate::values::List;
 use crate::work::{Demand, PARTS, Planned, Wanted, parts};
 use models::{Input, Logits, Tap};
@@ -60,14 +61,16 @@ pub(crate) fn run(args: &TraceArgs) -> Result<ExitCode, Failure> {
     if let Source::Rows(values) = &source {
         demand = demand.holding("rows of --inputs", values.len() as u64 * 4);
     }
-    let mut work = Planned::new(&model, &args.engine, demand)?.load()?;
+    let planned = Planned::new(&model, &args.engine, demand)?;
 
     let place = target.path().display().to_string();
     let names = layers.iter().flat_map(|layer| PARTS.map(|part| format!("layer{layer}.{part}")));
     let matrices: Vec<_> = names.map(|name| (name, [positions.len(), width])).collect();
-    let mut metadata = report::file_metadata(&work.settings);
+    let mut metadata = report::file_metadata(&planned.settings);
     metadata.insert("positions".into(), json!(positions).to_string());
+    // Before the work, which may take long: that a place cannot be written to is better known now.
     let mut file = TensorFile::create(target, &matrices, metadata)?;
+    let mut work = planned.load()?;
     let mut session = work.session()?;
     let input = source.input(*last_position as usize + 1, width);
     let pace = work.feed(&mut session, input, wanted, &mut |range, output| {
@@ -86,7 +89,9 @@ pub(crate) fn run(args: &TraceArgs) -> Result<ExitCode, Failure> {
             "file": place, "layers": layers, "positions": positions, "settings": settings, "stats": stats,
         }))?;
     } else {
-        report::tell(&format!("wrote {} layers at {} positions to {place}", layers.len(), positions.len()));
+        let (layers, positions) =
+            (report::counted(layers.len(), "layer"), report::counted(positions.len(), "position"));
+        report::tell(&format!("wrote {layers} at {positions} to {place}"));
         report::tell(&stats.summary());
     }
     Ok(ExitCode::SUCCESS)

@@ -19,7 +19,11 @@ use std::sync::PoisonError;
 pub(crate) fn run(args: &VerifyArgs) -> Result<ExitCode, Failure> {
     match &args.golden {
         Some(directory) => golden::run(args, directory),
-        None => checked(args),
+        None if args.checked => checked(args),
+        None => Err(Failure::Usage(
+            "what to compare: give --golden DIR for golden results, or --checked and a prompt for a device"
+                .into(),
+        )),
     }
 }
 

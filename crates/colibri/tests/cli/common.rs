@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 #[cfg(unix)]
 use std::process::Child;
 use std::process::{Command, Stdio};
+#[cfg(unix)]
+use std::thread::JoinHandle;
 use tempfile::TempDir;
 
 /// The prompts that have goldens.
@@ -69,15 +71,15 @@ pub(crate) fn colibri_with(arguments: &[&str], input: &str) -> Answer {
     }
 }
 
-/// Starts a run that would take long, and waits until it computes.
+/// Starts a run that would take long, and waits until it computes; what it says later can be waited for.
 #[cfg(unix)]
-pub(crate) fn started(arguments: &[&str]) -> Child {
+pub(crate) fn started(arguments: &[&str]) -> (Child, JoinHandle<Vec<String>>) {
     let mut child = program().args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
     assert!(lines.any(|line| line.unwrap().starts_with("loaded in")));
     // What comes later must find a reader.
-    std::thread::spawn(move || lines.for_each(drop));
-    child
+    let rest = std::thread::spawn(move || lines.map(Result::unwrap).collect());
+    (child, rest)
 }
 
 /// A path in `data/`.

@@ -1,4 +1,6 @@
 //! What is wrong with a model is said by kind and by name.
+#[cfg(unix)]
+use crate::common::program;
 use crate::common::{colibri, edit_json, model_copy, text_of};
 use serde_json::json;
 use std::fs;
@@ -22,6 +24,7 @@ fn broken_models() {
     edit_json(&config, |value| value["text_config"]["hidden_size"] = json!(191));
     let (kind, message) = run();
     assert!(kind == "config" && message.contains("hidden_size"), "{message}");
+    assert!(message.starts_with(&format!("{}: config.json", place[1])), "{message}");
     edit_json(&config, |value| *value = json!({"model_type": "llama"}));
     let (kind, message) = run();
     assert!(kind == "config" && message.contains("llama") && message.contains("kimi_k3"), "{message}");
@@ -31,7 +34,11 @@ fn broken_models() {
     let tokenizer = model.path().join("tiktoken.model");
     let sound = fs::read(&tokenizer).unwrap();
     fs::write(&tokenizer, "no base64\n").unwrap();
-    assert_eq!(run().0, "tokenizer");
+    let (kind, message) = run();
+    assert!(
+        kind == "tokenizer" && message.contains(&format!("{}: tiktoken.model line 1", place[1])),
+        "{message}"
+    );
     fs::remove_file(&tokenizer).unwrap();
     let (kind, message) = run();
     assert!(kind == "checkpoint" && message.contains("tiktoken.model"), "{message}");
@@ -48,6 +55,56 @@ fn broken_models() {
     fs::remove_file(&shard).unwrap();
     let (kind, message) = run();
     assert!(kind == "checkpoint" && message.contains("model-00005-of-000012.safetensors"), "{message}");
+    // It is there, by another name.
+    fs::write(model.path().join("shard5.safetensors"), sound).unwrap();
+    let (_, message) = run();
+    assert!(message.contains("shard5.safetensors is ignored: the index does not name it"), "{message}");
+}
+
+#[test]
+fn directories_that_are_not_what_was_meant() {
+    let (_, message) = colibri(&[&RUN[..], &["--model", "one,two"]].concat()).error(1);
+    assert!(message.contains("give --model once for each directory"), "{message}");
+    let (model, empty) = (model_copy(), tempfile::tempdir().unwrap());
+    let places = ["--model", text_of(model.path()), "--model", text_of(empty.path())];
+    let answer = colibri(&[&RUN[..], &places].concat());
+    answer.good();
+    let note = format!("note: --model {} holds no shard of this model", places[3]);
+    assert!(answer.stderr.contains(&note), "{}", answer.stderr);
+    let (kind, message) = colibri(&["verify", "--json", "--golden", "no/such/place"]).error(1);
+    assert!(kind == "io" && message.contains("no/such/place/golden.json"), "{message}");
+    assert!(message.contains("--golden expects a directory with golden.json"), "{message}");
+}
+
+/// Runs with standard output going to this file or stream.
+#[cfg(unix)]
+fn into(out: std::process::Stdio, arguments: &[&str]) -> (Option<i32>, String) {
+    let output = program().args(arguments).stdout(out).stderr(std::process::Stdio::piped()).output().unwrap();
+    (output.status.code(), String::from_utf8(output.stderr).unwrap())
+}
+
+#[cfg(unix)]
+#[test]
+fn an_output_that_nobody_reads_ends_a_text_quietly_and_fails_an_object() {
+    let closed = || {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        writer.into()
+    };
+    let (code, told) = into(closed(), &["run", "Once", "--max-tokens", "40", "--ignore-eos"]);
+    assert!(code == Some(141) && !told.contains("error"), "{code:?} {told}");
+    let (code, told) = into(closed(), &RUN);
+    assert!(code == Some(1) && told.contains("error: standard output was closed"), "{code:?} {told}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn an_output_that_is_full_is_a_failure_with_a_word() {
+    for run in [&RUN[..], &["run", "Once", "--max-tokens", "2"], &["inspect"], &["inspect", "--json"]] {
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let (code, told) = into(full.into(), run);
+        assert!(code == Some(1) && told.contains("error: writing to standard output"), "{code:?} {told}");
+    }
 }
 
 #[test]

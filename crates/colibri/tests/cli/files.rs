@@ -23,15 +23,16 @@ fn logits_equal_the_goldens() {
         assert!(distance(got, want) <= 1e-5, "position {position}");
     }
     assert_eq!(got.metadata("numerics_version"), "1");
-    let settings: serde_json::Value = serde_json::from_str(&got.metadata("settings")).unwrap();
-    assert_eq!(settings, answer["settings"]);
+    assert_eq!((got.metadata("activations"), got.metadata("layers")), ("exact".into(), "all".into()));
+    let bytes = fs::read(&out).unwrap();
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "no temporary file is left");
 
     // The same bits from a text, in other chunks; other numbers from fewer layers.
     let text = "Once there was a bear who loved";
     let other = ["logits", text, "--activations", "exact", "--chunk", "3", "--out", text_of(&out)];
-    assert_eq!(colibri(&other).code, 0);
+    assert_eq!(colibri(&[&other[..], &["--threads", "1", "--expert-cache", "9x"]].concat()).code, 0);
     assert_eq!(TensorFile::open(&out).words("logits"), got.words("logits"));
+    assert!(fs::read(&out).unwrap() == bytes, "equal numbers are equal files");
     let fewer = colibri(&[&base[..], &["--layers", "4"]].concat()).good();
     assert_eq!(fewer["settings"]["layers"], 4);
     assert_ne!(TensorFile::open(&out).words("logits"), got.words("logits"));
@@ -140,6 +141,14 @@ fn nothing_is_written_into_a_model() {
         }
     }
     assert_eq!(fs::read_dir(model.path()).unwrap().count(), before);
+    // The last name is too long for a temporary file: this is known before the model is loaded.
+    let folder = tempfile::tempdir().unwrap();
+    for command in ["logits", "trace"] {
+        let out = folder.path().join("x".repeat(250));
+        let answer = colibri(&[command, "--ids", "1", "--json", "--out", text_of(&out)]);
+        assert_eq!(answer.error(1).0, "io");
+        assert!(!answer.stderr.contains("loaded in"), "{}", answer.stderr);
+    }
     let elsewhere = model.path().join("absent/x");
     let (kind, message) = colibri(&["logits", "--ids", "1", "--json", "--out", text_of(&elsewhere)]).error(1);
     assert!(kind == "io" && message.contains("absent"), "{message}");
@@ -203,4 +212,64 @@ fn rows_that_are_written_are_fed_a_few_at_a_time() {
     let run = ["logits", "--json", "--layers", "1", "--ids", &ids, "--chunk", "7", "--out", text_of(&out)];
     assert_eq!(colibri(&run).good()["settings"]["chunk"], 7);
     assert!(TensorFile::open(&out).words("logits") == large, "the chunk changes no bit");
+}
+
+/// As a downloader lays it out: the directory holds links, the files lie elsewhere.
+#[cfg(unix)]
+#[test]
+fn what_a_models_links_lead_to_is_not_written_either() {
+    let (model, cache) = (model_copy(), tempfile::tempdir().unwrap());
+    let (snapshot, blobs) = (cache.path().join("snapshots/0123"), cache.path().join("blobs"));
+    fs::create_dir_all(&snapshot).unwrap();
+    fs::create_dir(&blobs).unwrap();
+    for entry in fs::read_dir(model.path()).unwrap().map(Result::unwrap) {
+        let name = entry.file_name();
+        fs::rename(entry.path(), blobs.join(&name)).unwrap();
+        std::os::unix::fs::symlink(Path::new("../../blobs").join(&name), snapshot.join(&name)).unwrap();
+    }
+    let config = fs::read(blobs.join("config.json")).unwrap();
+    let run = |out: &Path| {
+        colibri(&["logits", "--ids", "1", "--json", "--model", text_of(&snapshot), "--out", text_of(out)])
+    };
+    for place in [&blobs.join("config.json"), &blobs.join("new"), &snapshot.join("config.json")] {
+        let (kind, message) = run(place).error(2);
+        assert!(kind == "usage" && message.contains("nothing is ever written"), "{message}");
+    }
+    assert_eq!(fs::read(blobs.join("config.json")).unwrap(), config);
+    run(&cache.path().join("logits")).good();
+    // The root of the cache is no model, but it is clear which is meant.
+    let (kind, message) = colibri(&["run", "x", "--json", "--model", text_of(cache.path())]).error(1);
+    assert!(kind == "checkpoint" && message.contains("config.json is not in"), "{message}");
+    assert!(message.contains(text_of(&snapshot)), "{message}");
+}
+
+#[cfg(unix)]
+#[test]
+fn only_regular_files_are_replaced() {
+    use std::os::unix::fs::{FileTypeExt as _, symlink};
+    let folder = tempfile::tempdir().unwrap();
+    let [fifo, to_fifo, nowhere, link, file] =
+        ["fifo", "to_fifo", "nowhere", "link", "file"].map(|name| folder.path().join(name));
+    let made = std::process::Command::new("mkfifo").arg(&fifo).status().unwrap();
+    assert!(made.success());
+    symlink(&fifo, &to_fifo).unwrap();
+    symlink("absent", &nowhere).unwrap();
+    symlink("file", &link).unwrap();
+    fs::write(&file, "old").unwrap();
+    let run =
+        |out: &Path| colibri(&["logits", "--ids", "1", "--layers", "1", "--json", "--out", text_of(out)]);
+    for (out, why) in [
+        (&fifo, "no regular file"),
+        (&to_fifo, "no regular file"),
+        (&nowhere, "link to something that is not there"),
+        (&folder.path().to_path_buf(), "a file name is expected"),
+    ] {
+        let (kind, message) = run(out).error(2);
+        assert!(kind == "usage" && message.contains("--out") && message.contains(why), "{message}");
+    }
+    assert!(fs::symlink_metadata(&fifo).unwrap().file_type().is_fifo());
+    // A link stays one, and what it leads to is replaced.
+    run(&link).good();
+    assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+    assert_eq!(TensorFile::open(&file).shape("logits"), [1, 4096]);
 }

@@ -5,14 +5,18 @@ use std::io::Read as _;
 use std::process::{Child, Command};
 
 fn interrupt(child: &Child) {
-    let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    signal(child, "-INT");
+}
+
+fn signal(child: &Child, name: &str) {
+    let sent = Command::new("kill").args([name, &child.id().to_string()]).status().unwrap();
     assert!(sent.success());
 }
 
 #[test]
 fn a_run_tells_what_there_is() {
     let run = ["run", "Once", "--json", "--ignore-eos", "--temperature", "0", "--max-tokens", "4000"];
-    let mut child = started(&run);
+    let (mut child, _) = started(&run);
     interrupt(&child);
     let mut text = String::new();
     child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
@@ -27,7 +31,7 @@ fn a_run_tells_what_there_is() {
 fn a_file_is_not_half_written() {
     let folder = tempfile::tempdir().unwrap();
     let (ids, out) = (vec!["5"; 4000].join(","), folder.path().join("logits"));
-    let mut child =
+    let (mut child, _) =
         started(&["logits", "--json", "--chunk", "1", "--ids", &ids, "--out", out.to_str().unwrap()]);
     interrupt(&child);
     let mut text = String::new();
@@ -45,11 +49,37 @@ fn a_second_one_leaves_no_file_either() {
     let (ids, out) = (vec!["5"; 4000].join(","), folder.path().join("logits"));
     for _ in 0..5 {
         let run = ["logits", "--json", "--chunk", "64", "--ids", &ids, "--out", out.to_str().unwrap()];
-        let mut child = started(&run);
+        let (mut child, _) = started(&run);
         let kill = format!("kill -INT {0}; sleep 0.001; kill -INT {0}", child.id());
         // The second may find nobody any more.
         Command::new("sh").args(["-c", &kill]).output().unwrap();
         assert_eq!(child.wait().unwrap().code(), Some(130));
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     }
+}
+
+#[test]
+fn sigterm_is_as_good() {
+    let (mut child, _) = started(&["run", "Once", "--json", "--ignore-eos", "--max-tokens", "4000"]);
+    signal(&child, "-TERM");
+    let mut text = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    let answer: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(answer["finish"], "cancelled");
+}
+
+#[test]
+fn what_was_interrupted_says_so() {
+    let ids = vec!["5"; 4000].join(",");
+    let (mut child, rest) = started(&["run", "--ids", &ids]);
+    interrupt(&child);
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    let rest = rest.join().unwrap();
+    assert!(rest.iter().any(|line| line == "stopping; once more ends the program at once"), "{rest:?}");
+    assert_eq!(rest.last().unwrap(), "interrupted");
+    let (mut child, rest) = started(&["verify", "--checked", "--ids", &ids]);
+    interrupt(&child);
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert_eq!(rest.join().unwrap().last().unwrap(), "error: interrupted");
 }

@@ -130,7 +130,22 @@ fn a_full_context_ends_the_answer_and_is_announced() {
     let json = answer.good();
     assert_eq!((numbers(&json["ids"]).len(), &json["finish"]), (9, &"length".into()));
     assert!(
-        answer.stderr.contains("the context of 16 positions ends the answer after 9 tokens"),
+        answer
+            .stderr
+            .contains("the context of 16 positions ends the answer after 9 tokens; --context sets it"),
+        "{}",
+        answer.stderr
+    );
+}
+
+#[test]
+fn a_context_that_cannot_grow_is_not_said_to() {
+    let answer = colibri(&["run", STORY, "--max-tokens", "1", "--context", "4096"]);
+    assert!(!answer.stderr.contains("ends the answer"), "{}", answer.stderr);
+    let run = ["run", STORY, "--json", "--max-tokens", "5000", "--temperature", "0"];
+    let answer = colibri(&run);
+    assert!(
+        answer.stderr.contains("ends the answer after 4089 tokens; this model reaches no further"),
         "{}",
         answer.stderr
     );
@@ -159,6 +174,11 @@ fn plan_settings_and_summary_are_told() {
     }
     let settings = answer.stderr.lines().take_while(|line| !line.starts_with("planned")).collect::<Vec<_>>();
     assert!(settings.len() > 1 && settings.iter().all(|line| line.len() <= 80), "{settings:?}");
+    let summary = |more: &[&str]| colibri(&[&["run"], more].concat()).stderr;
+    let one = summary(&["--ids", "576", "--max-tokens", "1"]);
+    assert!(one.contains("prefill 1 token, ") && one.contains("; decode 0 tokens; "), "{one}");
+    let two = summary(&["--ids", "576", "--max-tokens", "2", "--temperature", "0"]);
+    assert!(two.contains("; decode 1 token, "), "{two}");
     assert!(!answer.stderr.contains('{') && !answer.stderr.contains("null"), "{}", answer.stderr);
     let stats = &colibri(&["run", STORY, "--json", "--max-tokens", "4", "--ignore-eos"]).good()["stats"];
     assert_eq!((&stats["prefill"]["tokens"], &stats["decode"]["tokens"]), (&7.into(), &3.into()));
@@ -206,7 +226,7 @@ fn shared_threads_are_as_many_as_asked() {
     for count in ["1", "3"] {
         let run =
             ["run", "Once", "--ignore-eos", "--max-tokens", "4000", "--dense", "int4", "--threads", count];
-        let mut child = started(&run);
+        let (mut child, _) = started(&run);
         let tasks = fs::read_dir(format!("/proc/{}/task", child.id())).unwrap();
         let names = tasks.map(|task| fs::read_to_string(task.unwrap().path().join("comm")).unwrap());
         let shared = names.filter(|name| name.starts_with("shared-")).count();

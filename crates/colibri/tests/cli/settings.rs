@@ -92,6 +92,18 @@ fn the_models_own_defaults_hold_until_a_flag_is_given() {
     let seen: Vec<&Value> =
         ["temperature", "top_p", "top_k", "min_p", "stop_ids"].map(|key| &own[key]).to_vec();
     assert_eq!(json!(seen), json!([0.7, 0.95, 20, 0.01, [3842, 3844]]));
+    assert_eq!(own["max_tokens"], 1);
+    edit_json(&generation, |value| value["max_new_tokens"] = json!(3));
+    let run = ["run", "Once", "--json", "--temperature", "0", "--ignore-eos", place[0], place[1]];
+    assert_eq!(colibri(&run).good()["settings"]["max_tokens"], 3);
+    assert_eq!(with(&[])["max_tokens"], 1, "the flag goes before the default");
+    edit_json(&generation, |value| value["max_new_tokens"] = json!(0));
+    let (kind, message) = colibri(&run).error(1);
+    assert!(
+        kind == "config" && message.contains("max_new_tokens") && message.contains(place[1]),
+        "{message}"
+    );
+    edit_json(&generation, |value| value["max_new_tokens"] = Value::Null);
     let greedy = with(&["--temperature", "0"]);
     assert_eq!((&greedy["top_p"], &greedy["seed"]), (&json!(1.0), &Value::Null));
 

@@ -1,5 +1,7 @@
 //! Command lines that cannot be honoured, and help.
-use crate::common::colibri;
+use crate::common::{colibri, program};
+use std::io::Write as _;
+use std::process::Stdio;
 
 /// Arguments, and a word that the message must contain.
 const WRONG: &[(&[&str], &str)] = &[
@@ -7,14 +9,24 @@ const WRONG: &[(&[&str], &str)] = &[
     (&["fly"], "fly"),
     (&["run"], "--ids"),
     (&["run", ""], "empty"),
-    (&["run", "x", "y"], "y"),
+    (&["run", "x", "y"], "between quotes"),
+    (&["inspect", "--model", "m", "m2"], "--model once for each directory"),
     (&["run", "x", "--bogus"], "--bogus"),
     (&["run", "x", "--ids", "1"], "--ids"),
     (&["run", "--ids", "1,x"], "--ids"),
     (&["run", "--ids", ""], "--ids"),
     (&["run", "--ids", "4096"], "4096"),
     (&["run", "x", "--layers", "3"], "--layers"),
+    (&["run", "--ids", "1,2,3,"], "item 4 is empty"),
+    (&["run", "--ids", "-1,2"], "item 1 is `-1`"),
     (&["run", "x", "--max-tokens", "0"], "--max-tokens"),
+    (&["run", "x", "--max-tokens", "-1"], "from 1 to 4294967295"),
+    (&["run", "x", "--readers", "-1"], "from 1 to 256"),
+    (&["run", "x", "--threads", "-1"], "from 1 to 256"),
+    (&["run", "x", "--chunk", "-1"], "from 1 to 4096"),
+    (&["run", "x", "--context", "-1"], "from 1 to this model's limit"),
+    (&["run", "x", "--expert-cache", "-8GB"], "does not start with a number"),
+    (&["run", "x", "--expert-cache", "8G"], "did you mean GB or GiB?"),
     (&["run", "x", "--max-tokens", "1", "--max-tokens", "2"], "--max-tokens"),
     (&["run", "x", "--temperature", "-1"], "--temperature"),
     (&["run", "x", "--temperature", "101"], "--temperature"),
@@ -23,17 +35,17 @@ const WRONG: &[(&[&str], &str)] = &[
     (&["run", "x", "--top-p", "1.1"], "--top-p"),
     (&["run", "x", "--top-k", "-3"], "--top-k"),
     (&["run", "x", "--min-p", "2"], "--min-p"),
-    (&["run", "x", "--seed", "-1"], "--seed"),
-    (&["run", "x", "--seed", "18446744073709551616"], "--seed"),
+    (&["run", "x", "--seed", "-1"], "from 0 to 18446744073709551615"),
+    (&["run", "x", "--seed", "18446744073709551616"], "from 0 to 18446744073709551615"),
     (&["run", "x", "--temperature", "0", "--top-p", "0.5"], "--top-p"),
     (&["run", "x", "--temperature", "0", "--top-k", "5"], "--top-k"),
     (&["run", "x", "--temperature", "0", "--min-p", "0.1"], "--min-p"),
     (&["run", "x", "--temperature", "0", "--seed", "1"], "--seed"),
-    (&["run", "x", "--chunk", "0"], "--chunk"),
-    (&["run", "x", "--chunk", "4097"], "--chunk"),
-    (&["run", "x", "--context", "0"], "--context"),
-    (&["run", "x", "--context", "4097"], "--context"),
-    (&["run", "one two three", "--context", "1"], "--context"),
+    (&["run", "x", "--chunk", "0"], "from 1 to 4096"),
+    (&["run", "x", "--chunk", "4097"], "from 1 to 4096"),
+    (&["run", "x", "--context", "0"], "from 1 to this model's limit"),
+    (&["run", "x", "--context", "4097"], "expected 1 to 4096, this model's own limit"),
+    (&["run", "one two three", "--context", "1"], "raise --context, up to 4096"),
     (&["run", "x", "--expert-cache", "8"], "--expert-cache"),
     (&["run", "x", "--expert-cache", "0x"], "--expert-cache"),
     (&["run", "x", "--expert-cache", "101%"], "--expert-cache"),
@@ -47,15 +59,16 @@ const WRONG: &[(&[&str], &str)] = &[
     (&["run", "x", "--device", "gpu"], "these exist: oracle"),
     (&["run", "x", "--model", ".", "--model", "."], "same directory"),
     (&["logits", "x"], "--out"),
-    (&["logits", "x", "--out", "f", "--layers", "10"], "--layers"),
+    (&["logits", "x", "--out", "f", "--layers", "10"], "expected 1 to 9, this model's own limit"),
+    (&["logits", "x", "--out", "f", "--layers", "0"], "from 1 to this model's limit"),
     (&["logits", "x", "--out", "f", "--layers", "1", "--expert-cache", "4x"], "--expert-cache"),
     (&["logits", "x", "--out", "/"], "--out"),
     (&["logits", "--out", "f"], "--ids"),
     (&["trace", "--ids", "1", "--out", "f", "--layers", "9"], "--layers"),
     (&["trace", "--ids", "1", "--out", "f", "--positions", "1"], "--positions"),
     (&["trace", "--ids", "1", "--inputs", "f", "--out", "f"], "--inputs"),
-    (&["verify"], "--golden"),
-    (&["verify", "x"], "--golden"),
+    (&["verify"], "--golden DIR for golden results, or --checked and a prompt"),
+    (&["verify", "x"], "--golden DIR for golden results, or --checked and a prompt"),
     (&["verify", "--checked"], "--ids"),
     (&["verify", "--checked", "x", "--golden", "d"], "--golden"),
     (&["verify", "x", "--golden", "d"], "--golden"),
@@ -90,6 +103,9 @@ fn help_fits_80_columns_and_names_every_flag() {
         for line in help.stdout.lines() {
             assert!(line.chars().count() <= 80, "{command:?}: {line}");
         }
+        for code in ["0  success", "1  failure", "2  usage", "130  interrupted", "141  nobody"] {
+            assert!(help.stdout.contains(code), "{command:?}: {code}");
+        }
         if !command.is_empty() {
             for flag in ["--model", "--json"] {
                 assert!(help.stdout.contains(flag), "{command:?} {flag}");
@@ -107,4 +123,17 @@ fn the_version_names_the_numerics() {
     let version = colibri(&["--version"]);
     assert_eq!(version.code, 0);
     assert_eq!(version.stdout.trim(), format!("colibri {} (numerics version 1)", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn a_prompt_that_is_no_text_is_refused_with_its_place() {
+    let mut command = program();
+    command.args(["run", "-", "--json"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"Once\xff").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(answer["error"]["kind"], "usage");
+    assert!(answer["error"]["message"].as_str().unwrap().contains("byte 4 "), "{answer}");
 }

@@ -1,0 +1,85 @@
+//! Where a file of results may be written: nothing but a regular file is ever replaced, and nothing of a model. Knows
+//! paths, not what is written.
+use crate::errors::Failure;
+use std::ffi::OsString;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+/// A place where a file may be written.
+pub(crate) struct Target {
+    file: PathBuf,
+    temporary: PathBuf,
+}
+
+impl Target {
+    /// Looks at the place before any work is done. A link is followed: what it leads to is the place.
+    pub(crate) fn new(out: &Path, models: &[PathBuf]) -> Result<Self, Failure> {
+        let refused = |why: &str| Failure::Usage(format!("--out {}: {why}", out.display()));
+        let file = match fs::symlink_metadata(out) {
+            Ok(_) => existing(out).map_err(refused)?,
+            Err(error) if error.kind() == ErrorKind::NotFound => fresh(out)?,
+            Err(error) => return Err(Failure::io("looking at --out", out)(error)),
+        };
+        let (Some(folder), Some(name)) = (file.parent(), file.file_name()) else {
+            return Err(refused(NOT_A_FILE));
+        };
+        for model in models {
+            if belongs(folder, model) {
+                return Err(refused(&format!(
+                    "it lies in the model directory {} or where its files are, into which nothing is ever written; choose \
+                     another place",
+                    model.display()
+                )));
+            }
+        }
+        let mut hidden = OsString::from(".");
+        hidden.push(name);
+        hidden.push(format!(".{}.partial", std::process::id()));
+        let temporary = folder.join(hidden);
+        Ok(Target { file, temporary })
+    }
+
+    /// The file.
+    pub(crate) fn path(&self) -> &Path {
+        &self.file
+    }
+
+    /// What it is called until it is whole.
+    pub(crate) fn temporary(&self) -> &Path {
+        &self.temporary
+    }
+}
+
+const NOT_A_FILE: &str = "a file name is expected";
+
+/// What is there already, links followed, if it may be replaced.
+fn existing(out: &Path) -> Result<PathBuf, &'static str> {
+    let Ok(file) = out.canonicalize() else {
+        return Err("it is a link to something that is not there; give the file itself");
+    };
+    match fs::metadata(&file) {
+        Ok(found) if found.is_dir() => Err(NOT_A_FILE),
+        Ok(found) if found.is_file() => Ok(file),
+        _ => Err("it exists and is no regular file (but a device, pipe or socket), which is never replaced"),
+    }
+}
+
+/// A new name in a directory that is there.
+fn fresh(out: &Path) -> Result<PathBuf, Failure> {
+    let Some(name) = out.file_name() else {
+        return Err(Failure::Usage(format!("--out {}: {NOT_A_FILE}", out.display())));
+    };
+    let parent = out.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = parent.canonicalize().map_err(Failure::io("looking for the directory of --out", parent))?;
+    Ok(folder.join(name))
+}
+
+/// Whether a folder lies in a model's directory, or is one in which files lie that the directory has links to, as in the
+/// cache of a downloader.
+fn belongs(folder: &Path, model: &Path) -> bool {
+    let Ok(home) = model.canonicalize() else { return false };
+    let linked =
+        |entry: fs::DirEntry| entry.path().canonicalize().is_ok_and(|file| file.parent() == Some(folder));
+    folder.starts_with(&home) || fs::read_dir(&home).is_ok_and(|list| list.flatten().any(linked))
+}
