@@ -162,6 +162,11 @@ impl ExpertCache {
         self.slots.is_ready(slot).then_some(slot)
     }
 
+    /// Whether the expert with this index is there.
+    fn is_ready(&self, expert: u32) -> bool {
+        self.slots.find(expert).is_some_and(|slot| self.slots.is_ready(slot))
+    }
+
     /// Asks for experts, each once however often it is named. Those that are there are held from now on. Those that are
     /// not get free slots, else the slots of the experts let go longest ago, and are read in disk order; those for which
     /// there is no slot wait inside the request. All of them, and what goes wrong, come through [`ExpertCache::next`].
@@ -171,7 +176,7 @@ impl ExpertCache {
         self.sort(ids, &mut request.held.refused);
         let sorted = std::mem::take(&mut self.sorted);
         for &expert in &sorted {
-            let there = self.slots.find(expert).is_some_and(|slot| self.slots.is_ready(slot));
+            let there = self.is_ready(expert);
             *(if there { &mut self.statistics.hits } else { &mut self.statistics.misses }) += 1;
         }
         request.held.waiting.extend_from_slice(&sorted);
@@ -267,14 +272,14 @@ impl ExpertCache {
     /// told how many of how many are there. Counts as one request for each layer.
     ///
     /// # Errors
-    /// [`CacheError::TooFewSlots`]; [`CacheError::Expert`] for the first expert that could not be read.
+    /// [`CacheError::TooFewSlots`]; [`CacheError::Expert`] for the first expert that could not be read;
+    /// [`CacheError::SlotsHeld`].
     pub fn preload(&mut self, progress: &mut dyn FnMut(u32, u32)) -> Result<(), CacheError> {
         let (experts, slots) = (self.catalog.experts(), self.slots.len());
-        let too_few = |slots| CacheError::TooFewSlots { experts, slots };
         if slots < experts {
-            return Err(too_few(slots));
+            return Err(CacheError::TooFewSlots { experts, slots });
         }
-        let mut done = 0;
+        let mut loaded = 0;
         for layer in self.catalog.layers() {
             let ids: Vec<_> =
                 (0..self.catalog.experts_per_layer()).map(|expert| ExpertId { layer, expert }).collect();
@@ -282,17 +287,24 @@ impl ExpertCache {
             loop {
                 match self.next(&mut request, None) {
                     Next::Arrived(arrivals) => {
-                        done += arrivals.len() as u32;
+                        loaded += arrivals.len() as u32;
                         self.release_all(arrivals)?;
-                        progress(done, experts);
+                        progress(loaded, experts);
                     }
                     Next::Finished => break,
-                    // Only slots of failed experts whose requests have not been told can be wanting.
-                    Next::NeedsSlots | Next::TimedOut => return Err(too_few(done)),
+                    Next::NeedsSlots | Next::TimedOut => return self.all_are_ready(),
                 }
             }
         }
-        Ok(())
+        self.all_are_ready()
+    }
+
+    /// Where there are slots for all, one can be wanting, or one expert have been evicted for another, only because a slot
+    /// is held for a failed expert.
+    fn all_are_ready(&self) -> Result<(), CacheError> {
+        let (experts, slots) = (self.catalog.experts(), self.slots.len());
+        let ready = (0..experts).filter(|&expert| self.is_ready(expert)).count() as u32;
+        if ready < experts { Err(CacheError::SlotsHeld { experts, slots, ready }) } else { Ok(()) }
     }
 
     /// Releases leases that no submission used; the first error is returned after that.

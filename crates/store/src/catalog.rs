@@ -193,7 +193,8 @@ impl Catalog {
         (self.files[place], self.offsets[place])
     }
 
-    /// The reads that bring an expert: pieces that lie back to back both in the file and in the slot come in one.
+    /// The reads that bring an expert: pieces that lie back to back both in the file and in the slot come in one. Those
+    /// that lie back to back in the file only, in another order, stay apart: std has no stable `read_vectored_at`.
     ///
     /// # Panics
     /// If there is no such expert.

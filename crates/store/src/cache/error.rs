@@ -103,14 +103,25 @@ pub enum CacheError {
         source: std::io::Error,
     },
     /// Not all experts fit.
-    #[error(
-        "all {experts} experts are to be loaded, but the cache has {slots} free slots; give it more memory"
-    )]
+    #[error("all {experts} experts are to be loaded, but the cache has {slots} slots; give it more memory")]
     TooFewSlots {
         /// Experts of the model.
         experts: u32,
-        /// Slots that can be had.
+        /// Slots of the cache.
         slots: u32,
+    },
+    /// All experts would fit, but not beside failed ones of which some request has not heard yet.
+    #[error(
+        "all {experts} experts are to be loaded into {slots} slots, but only {ready} are there: the other slots are held \
+         for experts that could not be read, whose requests have not ended; this is a mistake in the program"
+    )]
+    SlotsHeld {
+        /// Experts of the model.
+        experts: u32,
+        /// Slots of the cache.
+        slots: u32,
+        /// Experts that are there.
+        ready: u32,
     },
     /// An expert did not arrive.
     #[error("loading all experts stopped")]

@@ -188,6 +188,7 @@ fn preloading_makes_everything_resident() {
 fn preloading_needs_slots_and_whole_files() {
     let (mut small, _) = cache(faulty(), 11, 1);
     let error = small.preload(&mut |_, _| {}).unwrap_err();
+    assert!(error.to_string().starts_with("all 12 experts are to be loaded, but the cache has 11 slots;"));
     assert!(matches!(error, CacheError::TooFewSlots { experts: 12, slots: 11 }), "{error}");
     assert_eq!(small.statistics().reads, 0);
 
@@ -198,4 +199,16 @@ fn preloading_needs_slots_and_whole_files() {
         "{error}"
     );
     assert_eq!(broken.statistics().lost_leases, 0);
+}
+
+#[test]
+fn preloading_names_slots_held_for_failed_experts() {
+    let (mut cache, _) = cache(faulty().failing_times(0, span(id(1, 3)), 4), 12, 1);
+    let mut untold = cache.request(&[id(1, 3)]);
+    cache.settle();
+    let error = cache.preload(&mut |_, _| {}).unwrap_err();
+    assert!(matches!(error, CacheError::SlotsHeld { experts: 12, slots: 12, ready: 11 }), "{error}");
+    assert!(error.to_string().contains("into 12 slots, but only 11 are there"), "{error}");
+    assert!(cache.pump(&mut untold, &mut Vec::new()));
+    cache.preload(&mut |_, _| {}).unwrap();
 }
