@@ -105,7 +105,7 @@ fn in_test(files: &[File], finding: &Finding) -> bool {
 
 /// Rust files that are not wholly tests: not in a folder or file named `tests`, `benches` or `fuzz`, and not a
 /// module that is declared under `#[cfg(test)]`.
-fn product_code(files: &[File]) -> impl Iterator<Item = (&File, &Source)> {
+pub(super) fn product_code(files: &[File]) -> impl Iterator<Item = (&File, &Source)> {
     let declared: HashSet<String> = files.iter().flat_map(test_module_paths).collect();
     let is_test =
         |path: &str| path.split('/').any(|part| matches!(part, "tests" | "tests.rs" | "benches" | "fuzz"));

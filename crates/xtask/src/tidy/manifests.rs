@@ -15,7 +15,7 @@ pub(crate) fn edges(files: &[File]) -> Vec<Finding> {
             ));
             continue;
         };
-        for (line, name) in dependencies(text) {
+        for (line, name) in dependencies(text, DEPENDENCIES) {
             let is_ours = EDGES.iter().any(|(ours, _)| *ours == name);
             if is_ours && !allowed.contains(&name) {
                 let message =
@@ -61,19 +61,21 @@ pub(crate) fn lints_without_reason(files: &[File]) -> Vec<Finding> {
 }
 
 /// The manifests of our crates: file, folder, text.
-fn manifests(files: &[File]) -> impl Iterator<Item = (&File, &str, &str)> {
+pub(super) fn manifests(files: &[File]) -> impl Iterator<Item = (&File, &str, &str)> {
     files.iter().filter_map(|file| {
         let folder = file.package()?;
         (file.path == format!("crates/{folder}/Cargo.toml")).then_some((file, folder, file.text.as_deref()?))
     })
 }
 
-/// Names in `[dependencies]`, `[build-dependencies]` and their forms for targets, with their lines.
-fn dependencies(text: &str) -> impl Iterator<Item = (usize, &str)> {
-    let is_table = |table: &str| {
-        let last = table.rsplit('.').next().unwrap_or(table);
-        last == "dependencies" || last == "build-dependencies"
-    };
+/// Tables of what a crate is built with.
+pub(super) const DEPENDENCIES: &[&str] = &["dependencies", "build-dependencies"];
+/// Tables of what its tests and examples are built with.
+pub(super) const DEV_DEPENDENCIES: &[&str] = &["dev-dependencies"];
+
+/// Names in tables of these kinds and their forms for targets, with their lines.
+pub(super) fn dependencies<'t>(text: &'t str, kinds: &[&str]) -> impl Iterator<Item = (usize, &'t str)> {
+    let is_table = |table: &str| kinds.contains(&table.rsplit('.').next().unwrap_or(table));
     let by_key =
         entries(text).filter(move |(_, table, _, _)| is_table(table)).map(|(line, _, key, _)| (line, key));
     // `[dependencies.NAME]`
@@ -93,7 +95,7 @@ fn headers(text: &str) -> impl Iterator<Item = (usize, &str)> {
 }
 
 /// `key = value` lines: line, table, key up to its first dot, value with the comment behind it.
-fn entries(text: &str) -> impl Iterator<Item = (usize, &str, &str, &str)> {
+pub(super) fn entries(text: &str) -> impl Iterator<Item = (usize, &str, &str, &str)> {
     let mut table = "";
     text.lines().enumerate().filter_map(move |(index, line)| {
         let line = line.trim();
