@@ -202,7 +202,8 @@ fn delta_step(state: &mut [f32], token: &Token<'_>, out: &mut [f32]) {
     out.copy_from_slice(&transposed_product(state, token.q, e));
 }
 
-/// `x^T S`: column j sums over rows i in lane i mod 16, then the lanes are folded.
+/// `x^T S`: column j sums over rows i in lane i mod 16, then the lanes are folded. Rows that a last block of 16 lacks
+/// leave their lanes as they are: unlike in the sum over a tensor's row, no +0 is added.
 #[inline(always)]
 fn transposed_product(state: &[f32], x: &[f32], e: usize) -> Vec<f32> {
     let mut lanes = vec![0.0f32; LANES * e];

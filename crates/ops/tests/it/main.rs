@@ -1,5 +1,7 @@
-//! The tests of crate `ops` that use its public face only: conformance, test devices, references, invariances.
+//! The tests of crate `ops` that use its public face only: the contract's words, conformance, test devices, references,
+//! invariances.
 
+mod by_the_words;
 mod conformance;
 mod desk;
 mod devices;
