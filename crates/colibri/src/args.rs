@@ -163,8 +163,8 @@ pub(crate) struct VerifyArgs {
 pub(crate) struct InspectArgs {
     #[command(flatten)]
     pub(crate) model: ModelArgs,
-    /// Read every byte and look for numbers that are not finite and scales that stand for NaN (byte 255); exit with 1
-    /// if anything is wrong or missing
+    /// Read every byte and look for numbers that are not finite and scales that stand for NaN (byte 255). With or without
+    /// it the exit code is 1 if anything is wrong or missing
     #[arg(long)]
     pub(crate) deep: bool,
     #[command(flatten)]

@@ -65,8 +65,8 @@ fn explained(error: StoreError, directories: &[PathBuf]) -> Failure {
         }
         StoreError::FileAbsent { .. } => directories.first().and_then(|first| snapshots(first)),
         // Perhaps a shard is there by another name.
-        StoreError::MissingShards(_) => partial::open(directories).ok().and_then(|(rest, _)| {
-            let notes = rest.notes().iter().filter(|note| note.contains("ignored")).cloned();
+        StoreError::MissingShards(_) => partial::open(directories).ok().and_then(|rest| {
+            let notes = rest.checkpoint.notes().iter().filter(|note| note.contains("ignored")).cloned();
             Some(notes.collect::<Vec<_>>().join("; ")).filter(|notes| !notes.is_empty())
         }),
         _ => None,
@@ -89,7 +89,7 @@ fn snapshots(directory: &Path) -> Option<String> {
 }
 
 /// Notes on directories after the first that hold no shard.
-fn idle_directories(checkpoint: &Checkpoint) -> Vec<String> {
+pub(crate) fn idle_directories(checkpoint: &Checkpoint) -> Vec<String> {
     let files = checkpoint.files();
     let used = |place: &usize| {
         checkpoint.shards().iter().any(|shard| files.list()[shard.0 as usize].directory == *place)
@@ -103,20 +103,27 @@ const TOKENIZER_BYTES_MAX: u64 = 64 << 20;
 
 /// The model's tokenizer.
 pub(crate) fn tokenizer(model: &Model) -> Result<Tiktoken, Failure> {
+    tokenizer_of(&model.checkpoint, &model.places[0], model.family.config.vocabulary)
+}
+
+/// The tokenizer of a checkpoint in `place` with so many ids.
+pub(crate) fn tokenizer_of(
+    checkpoint: &Checkpoint,
+    place: &str,
+    vocabulary: u32,
+) -> Result<Tiktoken, Failure> {
     const NAME: &str = "tiktoken.model";
-    let checkpoint = &model.checkpoint;
     let Some(ranks) = checkpoint.metadata_file(NAME, TOKENIZER_BYTES_MAX)? else {
         return Err(Failure::Store(StoreError::FileAbsent {
             name: NAME.into(),
-            directory: model.places[0].clone(),
+            directory: place.to_owned(),
             advice: "it is the tokenizer: download it from the release".into(),
         }));
     };
     let config = checkpoint.metadata_file("tokenizer_config.json", TOKENIZER_BYTES_MAX)?;
-    let place = &model.places[0];
     let tokenizer = Tiktoken::from_bytes(&ranks, config.as_deref());
     let checked = tokenizer.and_then(|tokenizer| {
-        tokenizer.expect_vocabulary(model.family.config.vocabulary)?;
+        tokenizer.expect_vocabulary(vocabulary)?;
         Ok(tokenizer)
     });
     checked.map_err(|error| Failure::from(error).within(place))

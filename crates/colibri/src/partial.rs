@@ -1,7 +1,7 @@
-//! A checkpoint some of whose shards are absent, opened as far as it is there: the index is shown without what lies in
-//! them. For looking at it, not for running it.
+//! A checkpoint that is not whole, opened as far as it is there: shards that are absent or damaged are set aside one after
+//! the other, and the index is shown without what lies in them. For looking at it, not for running it.
 use crate::errors::Failure;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,51 +10,176 @@ use store::files::{DiskFiles, ListedFile, find};
 use store::{Checkpoint, FileId, Files, StoreError};
 
 const INDEX: &str = "model.safetensors.index.json";
+const SINGLE: &str = "model.safetensors";
 
-/// Absent shards by name, with the names of their tensors.
-pub(crate) type Missing = BTreeMap<String, Vec<String>>;
+/// Shards by name, with the names of their tensors as far as the index tells.
+pub(crate) type Shards = BTreeMap<String, Vec<String>>;
 
-/// Opens a model of which shards may be absent.
-pub(crate) fn open(directories: &[PathBuf]) -> Result<(Checkpoint, Missing), Failure> {
-    let missing = match Checkpoint::open(directories) {
-        Ok(checkpoint) => return Ok((checkpoint, Missing::new())),
-        Err(StoreError::MissingShards(missing)) => missing,
-        Err(error) => return Err(error.into()),
-    };
-    let files = DiskFiles::open(directories)?;
-    // That shards are missing was read from this very file.
-    let Some(index) = find(&files, INDEX).next() else {
-        return Err(StoreError::MissingShards(missing).into());
-    };
-    let location = files.location(index);
-    let read = |source| Failure::Io { what: format!("reading {location}"), source };
-    let mut bytes = vec![0; files.len(index).map_err(read)? as usize];
-    files.read_exact_at(index, 0, &mut bytes).map_err(read)?;
-    let (rest, lost) = split(&bytes, &missing.shards).map_err(|e| read(io::Error::other(e)))?;
-    let shown = Shown { files, index, bytes: rest };
-    Ok((Checkpoint::from_files(Arc::new(shown))?, lost))
+/// A checkpoint without what is wrong with it.
+pub(crate) struct Partial {
+    /// What can be read.
+    pub(crate) checkpoint: Checkpoint,
+    /// Shards that are not there.
+    pub(crate) absent: Shards,
+    /// Shards that are there and of no use.
+    pub(crate) damaged: Shards,
+    /// Why, and what else was set aside.
+    pub(crate) faults: Vec<String>,
 }
 
-/// An index without the tensors of some shards, and these.
-fn split(bytes: &[u8], shards: &[String]) -> Result<(Vec<u8>, Missing), serde_json::Error> {
-    let mut index: Value = serde_json::from_slice(bytes)?;
-    let mut lost: Missing = shards.iter().map(|shard| (shard.clone(), Vec::new())).collect();
-    // Its sum is of all shards.
-    index["metadata"] = Value::Null;
-    if let Some(map) = index["weight_map"].as_object_mut() {
-        map.retain(|tensor, shard| {
-            let place = shard.as_str().and_then(|shard| lost.get_mut(shard));
-            place.map(|tensors| tensors.push(tensor.clone())).is_none()
-        });
+impl Partial {
+    /// One that is whole.
+    pub(crate) fn whole(checkpoint: Checkpoint) -> Self {
+        Partial { checkpoint, absent: Shards::new(), damaged: Shards::new(), faults: Vec::new() }
     }
-    Ok((serde_json::to_vec(&index)?, lost))
+
+    /// Names of tensors that lie in shards that were set aside.
+    pub(crate) fn lost(&self) -> impl Iterator<Item = &str> {
+        self.absent.values().chain(self.damaged.values()).flatten().map(String::as_str)
+    }
 }
 
-/// Files of which one, the index, has other bytes.
+/// Opens a model of which shards may be absent or damaged.
+///
+/// # Errors
+/// What is not the fault of a shard: no directory, no config, no index.
+pub(crate) fn open(directories: &[PathBuf]) -> Result<Partial, Failure> {
+    let mut shown = Shown::new(DiskFiles::open(directories)?);
+    let (mut absent, mut damaged, mut faults) = (Shards::new(), Shards::new(), Vec::new());
+    loop {
+        let error = match Checkpoint::from_files(Arc::new(shown.clone())) {
+            Ok(checkpoint) => return Ok(Partial { checkpoint, absent, damaged, faults }),
+            Err(error) => error,
+        };
+        let progress = match &error {
+            StoreError::MissingShards(missing) => {
+                let before = absent.len();
+                for shard in &missing.shards {
+                    absent.insert(shard.clone(), shown.forget(shard)?);
+                }
+                absent.len() > before
+            }
+            StoreError::Several(several) => {
+                let mut aside = false;
+                for fault in &several.faults {
+                    aside |= shown.set_aside(fault, &mut damaged, &mut faults)?;
+                }
+                aside
+            }
+            fault => shown.set_aside(fault, &mut damaged, &mut faults)?,
+        };
+        if !progress {
+            return Err(error.into());
+        }
+    }
+}
+
+/// The file that is to blame for an error, and whether the shard of its name is lost with it: not if there is another
+/// file of that name, or if the file was no shard at all.
+fn culprit(error: &StoreError) -> Option<(&str, bool)> {
+    match error {
+        StoreError::BrokenLink { path, .. }
+        | StoreError::Unreadable { path, .. }
+        | StoreError::EmptyFile { path }
+        | StoreError::WrongContent { path, .. }
+        | StoreError::UnfinishedDownload { path, .. }
+        | StoreError::HeaderLength { path, .. }
+        | StoreError::TruncatedHeader { path, .. }
+        | StoreError::Header { path, .. }
+        | StoreError::UnknownDtype { path, .. }
+        | StoreError::Offsets { path, .. }
+        | StoreError::Overlap { path, .. }
+        | StoreError::TrailingBytes { path, .. } => Some((path, true)),
+        StoreError::TensorSize(details) => Some((&details.path, true)),
+        StoreError::Truncated(details) => Some((&details.path, true)),
+        StoreError::NotInShard(details) => Some((&details.shard, true)),
+        StoreError::DuplicateTensor { second, .. } => Some((second, true)),
+        StoreError::DuplicateShard { second, .. } => Some((second, false)),
+        StoreError::UnindexedShard { path, .. } => Some((path, false)),
+        _ => None,
+    }
+}
+
+/// Files of which some are not shown, and of which one, the index, may have other bytes.
+#[derive(Clone)]
 struct Shown {
-    files: DiskFiles,
-    index: FileId,
-    bytes: Vec<u8>,
+    files: Arc<DiskFiles>,
+    /// A file that is not shown has no name; an index that is not there is the last.
+    list: Vec<ListedFile>,
+    index: Option<(FileId, Arc<[u8]>)>,
+}
+
+impl Shown {
+    fn new(files: DiskFiles) -> Self {
+        let list = files.list().to_vec();
+        Shown { files: Arc::new(files), list, index: None }
+    }
+
+    /// Hides the file that is to blame; whether there was one.
+    fn set_aside(
+        &mut self,
+        fault: &StoreError,
+        damaged: &mut Shards,
+        faults: &mut Vec<String>,
+    ) -> Result<bool, Failure> {
+        let Some((path, lost)) = culprit(fault) else { return Ok(false) };
+        let shown = |place: &usize| {
+            let name = &self.list[*place].name;
+            name.ends_with(".safetensors") && self.files.location(FileId(*place as u32)) == path
+        };
+        let Some(place) = (0..self.files.list().len()).find(shown) else { return Ok(false) };
+        let name = std::mem::take(&mut self.list[place].name);
+        faults.push(fault.to_string());
+        if lost {
+            let tensors = self.forget(&name)?;
+            damaged.insert(name, tensors);
+        }
+        Ok(true)
+    }
+
+    /// Takes a shard out of the index; the names of its tensors.
+    fn forget(&mut self, shard: &str) -> Result<Vec<String>, Failure> {
+        let place = match &self.index {
+            Some((place, _)) => Some(*place),
+            None => find(&*self.files, INDEX).find(|file| self.list[file.0 as usize].directory == 0),
+        };
+        let mut index = match place {
+            Some(place) => self.parse(place)?,
+            // The only shard of a model without an index is gone.
+            None if shard == SINGLE => json!({ "weight_map": {} }),
+            None => return Ok(Vec::new()),
+        };
+        let place = place.unwrap_or_else(|| {
+            self.list.push(ListedFile { name: INDEX.to_owned(), directory: 0 });
+            FileId(self.list.len() as u32 - 1)
+        });
+        let mut lost = Vec::new();
+        // Its sum is of all shards.
+        index["metadata"] = Value::Null;
+        if let Some(map) = index["weight_map"].as_object_mut() {
+            map.retain(|tensor, place| {
+                let stays = place.as_str() != Some(shard);
+                if !stays {
+                    lost.push(tensor.clone());
+                }
+                stays
+            });
+        }
+        self.index = Some((place, index.to_string().into_bytes().into()));
+        Ok(lost)
+    }
+
+    fn parse(&self, index: FileId) -> Result<Value, Failure> {
+        let location = self.location(index);
+        let failed = |source| Failure::Io { what: format!("reading {location}"), source };
+        let mut bytes = vec![0; self.len(index).map_err(failed)? as usize];
+        self.read_exact_at(index, 0, &mut bytes).map_err(failed)?;
+        serde_json::from_slice(&bytes).map_err(|error| failed(error.into()))
+    }
+
+    fn replaced(&self, file: FileId) -> Option<&[u8]> {
+        self.index.as_ref().filter(|(index, _)| *index == file).map(|(_, bytes)| &**bytes)
+    }
 }
 
 impl Files for Shown {
@@ -63,24 +188,23 @@ impl Files for Shown {
     }
 
     fn list(&self) -> &[ListedFile] {
-        self.files.list()
+        &self.list
     }
 
     fn len(&self, file: FileId) -> io::Result<u64> {
-        if file == self.index { Ok(self.bytes.len() as u64) } else { self.files.len(file) }
+        self.replaced(file).map_or_else(|| self.files.len(file), |bytes| Ok(bytes.len() as u64))
     }
 
     fn read_at(&self, file: FileId, offset: u64, into: &mut [u8]) -> io::Result<usize> {
-        if file != self.index {
-            return self.files.read_at(file, offset, into);
-        }
-        let start = usize::try_from(offset).unwrap_or(usize::MAX).min(self.bytes.len());
-        let count = into.len().min(self.bytes.len() - start);
-        into[..count].copy_from_slice(&self.bytes[start..start + count]);
+        let Some(bytes) = self.replaced(file) else { return self.files.read_at(file, offset, into) };
+        let start = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
+        let count = into.len().min(bytes.len() - start);
+        into[..count].copy_from_slice(&bytes[start..start + count]);
         Ok(count)
     }
 
     fn path(&self, file: FileId) -> Option<&Path> {
-        self.files.path(file)
+        let on_disk = (file.0 as usize) < self.files.list().len();
+        if on_disk { self.files.path(file) } else { None }
     }
 }

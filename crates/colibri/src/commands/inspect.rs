@@ -3,8 +3,8 @@ use crate::args::InspectArgs;
 use crate::commands::verify::verdict;
 use crate::deep::{self, Deep};
 use crate::errors::Failure;
-use crate::inventory::Inventory;
-use crate::partial::Missing;
+use crate::inventory::{self, Inventory};
+use crate::partial::{Partial, Shards};
 use crate::{embedded, interrupt, load, partial, report};
 use engine::show_bytes;
 use models::kimi_k3::{KimiK3Config, is_kimi_k3};
@@ -17,51 +17,63 @@ use store::Checkpoint;
 /// A checkpoint that was looked at.
 struct Seen {
     places: Vec<String>,
-    checkpoint: Checkpoint,
+    partial: Partial,
     config: KimiK3Config,
-    /// Absent shards.
-    missing: Missing,
     inventory: Inventory,
-    /// What keeps it from being loaded, absent shards aside.
+    /// What keeps it from being run, absent shards aside.
     problems: Vec<String>,
+    /// Tensors that are in no readable shard.
+    missing: Vec<String>,
+    /// What is odd but harmless.
+    notes: Vec<String>,
     deep: Option<Deep>,
 }
 
 /// Runs it.
 pub(crate) fn run(args: &InspectArgs) -> Result<ExitCode, Failure> {
-    let (checkpoint, missing) = match args.model.model.as_slice() {
-        [] => (embedded::open()?, Missing::new()),
+    let partial = match args.model.model.as_slice() {
+        [] => Partial::whole(embedded::open()?),
         directories => partial::open(directories)?,
     };
-    let (config, problems) = recognise(&checkpoint, &missing)?;
-    let names = missing.values().flatten().map(String::as_str);
-    let inventory = Inventory::new(&checkpoint, &config, names);
-    let deep = if args.deep { Some(deep::read(&checkpoint, &config, interrupt::stoppable())?) } else { None };
     let places = load::places(&args.model);
-    let seen = Seen { places, checkpoint, config, missing, inventory, problems, deep };
+    let (config, load_problems) = recognise(&partial)?;
+    let checkpoint = &partial.checkpoint;
+    let inventory = Inventory::new(checkpoint, &config, partial.lost());
+    let deep = if args.deep { Some(deep::read(checkpoint, &config, interrupt::stoppable())?) } else { None };
+    let mut missing: Vec<String> = partial.lost().map(str::to_owned).collect();
+    if !load_problems.is_empty() {
+        missing.extend(inventory::gaps(checkpoint, &config));
+    }
+    let tokenizer = load::tokenizer_of(checkpoint, &places[0], config.vocabulary).err();
+    let mut problems = partial.faults.clone();
+    problems.extend(load_problems);
+    problems.extend(tokenizer.map(|failure| failure.message()));
+    let notes =
+        [checkpoint.notes(), &load::idle_directories(checkpoint), &absent_metadata(checkpoint)].concat();
+    let seen = Seen { places, partial, config, inventory, problems, missing, notes, deep };
     if args.output.json {
         report::print_json(&seen.json())?;
     } else {
         report::print(&seen.text())?;
     }
-    let damaged = seen.deep.as_ref().is_some_and(|deep| !deep.faults.is_empty() || !seen.complete());
-    Ok(verdict(!damaged))
+    let damaged = seen.deep.as_ref().is_some_and(|deep| !deep.faults.is_empty());
+    Ok(verdict(seen.complete() && !damaged))
 }
 
-/// The config, and what a load would stumble over.
-fn recognise(checkpoint: &Checkpoint, missing: &Missing) -> Result<(KimiK3Config, Vec<String>), Failure> {
+/// The config, and what a load would stumble over; nothing is loaded of what has shards set aside.
+fn recognise(partial: &Partial) -> Result<(KimiK3Config, Vec<String>), Failure> {
+    let (checkpoint, whole) = (&partial.checkpoint, partial.absent.is_empty() && partial.damaged.is_empty());
     let family = match Family::recognise(checkpoint) {
         Ok(family) => family,
         // The tensors that tell how names begin may lie in an absent shard; the config is enough here.
         Err(LoadError::Store(error)) if is_kimi_k3(checkpoint.config()) => {
             let config = KimiK3Config::read(checkpoint.config()).map_err(LoadError::from)?;
-            let problems = if missing.is_empty() { vec![error.to_string()] } else { Vec::new() };
-            return Ok((config, problems));
+            return Ok((config, if whole { vec![error.to_string()] } else { Vec::new() }));
         }
         Err(error) => return Err(error.into()),
     };
     let mut problems = Vec::new();
-    if missing.is_empty() {
+    if whole {
         let dense = family.load(checkpoint, None, &LoadOptions::default(), &mut |_| {}).err();
         let experts = family.catalog(checkpoint, None).err();
         problems.extend([dense, experts].into_iter().flatten().map(|error| error.to_string()));
@@ -69,9 +81,24 @@ fn recognise(checkpoint: &Checkpoint, missing: &Missing) -> Result<(KimiK3Config
     Ok((family.config, problems))
 }
 
+/// Notes on small files that a release has and a run can do without.
+fn absent_metadata(checkpoint: &Checkpoint) -> Vec<String> {
+    let files = checkpoint.files();
+    let absent = |name: &str| !files.list().iter().any(|file| file.directory == 0 && file.name == name);
+    let effects = [
+        ("tokenizer_config.json", "control tokens have made-up names"),
+        (
+            "generation_config.json",
+            "neutral sampling defaults hold, and the ends of a text are those of config.json",
+        ),
+    ];
+    let absent = effects.into_iter().filter(|(name, _)| absent(name));
+    absent.map(|(name, effect)| format!("{name} is not there: {effect}")).collect()
+}
+
 impl Seen {
     fn complete(&self) -> bool {
-        self.missing.is_empty() && self.problems.is_empty()
+        self.partial.absent.is_empty() && self.problems.is_empty()
     }
 
     fn layers(&self) -> (usize, usize, u32, u32) {
@@ -83,9 +110,10 @@ impl Seen {
     fn json(&self) -> Value {
         let config = &self.config;
         let (kda, mla, dense, moe) = self.layers();
-        let shards = self.checkpoint.shards().len();
-        let missing =
+        let shard =
             |(shard, tensors): (&String, &Vec<String>)| json!({"shard": shard, "tensors": tensors.len()});
+        let shards = |shards: &Shards| shards.iter().map(shard).collect::<Vec<_>>();
+        let (present, named) = self.shards();
         let (parameters, bytes) = self.totals();
         json!({
             "model": self.places,
@@ -99,13 +127,21 @@ impl Seen {
             "classes": self.inventory.classes,
             "parameters": parameters,
             "bytes": bytes,
-            "shards": {"named": shards + self.missing.len(), "present": shards},
-            "missing": self.missing.iter().map(missing).collect::<Vec<_>>(),
+            "shards": {"named": named, "present": present},
+            "missing": shards(&self.partial.absent),
+            "damaged": shards(&self.partial.damaged),
+            "missing_tensors": {"count": self.missing.len(), "first": self.missing.iter().take(SHOWN).collect::<Vec<_>>()},
             "problems": self.problems,
             "complete": self.complete(),
-            "notes": self.checkpoint.notes(),
+            "notes": self.notes,
             "deep": self.deep,
         })
+    }
+
+    /// Shards that can be read, and those there should be.
+    fn shards(&self) -> (usize, usize) {
+        let present = self.partial.checkpoint.shards().len();
+        (present, present + self.partial.absent.len() + self.partial.damaged.len())
     }
 
     fn totals(&self) -> (u64, u64) {
@@ -173,20 +209,29 @@ impl Seen {
             );
         }
         let (parameters, bytes) = self.totals();
-        let tensors = self.checkpoint.names().len();
+        let tensors = self.partial.checkpoint.names().len();
         let _ = writeln!(text, "{:<30} {tensors:>8} {parameters:>16} {:>10}", "in all", show_bytes(bytes));
     }
 
     fn write_missing(&self, text: &mut String) {
-        let shards = self.checkpoint.shards().len();
-        let _ = writeln!(text, "shards: {shards} of {} are here", shards + self.missing.len());
-        for (shard, tensors) in &self.missing {
-            let _ = writeln!(text, "missing: {shard} with {} tensors", tensors.len());
+        let (present, named) = self.shards();
+        let _ = writeln!(text, "shards: {present} of {named} are here and readable");
+        for (shard, tensors) in &self.partial.absent {
+            let _ = writeln!(text, "missing: {shard} with {}", report::counted(tensors.len(), "tensor"));
         }
         for problem in &self.problems {
             let _ = writeln!(text, "problem: {problem}");
         }
-        for note in self.checkpoint.notes() {
+        if !self.missing.is_empty() {
+            let _ = writeln!(text, "missing tensors: {}", self.missing.len());
+            for name in self.missing.iter().take(SHOWN) {
+                let _ = writeln!(text, "  {name}");
+            }
+            if self.missing.len() > SHOWN {
+                let _ = writeln!(text, "  and {} more", self.missing.len() - SHOWN);
+            }
+        }
+        for note in &self.notes {
             let _ = writeln!(text, "note: {note}");
         }
         if self.complete() {
@@ -195,12 +240,12 @@ impl Seen {
     }
 }
 
-/// More damaged tensors than this are only counted.
-const FAULTS_SHOWN: usize = 20;
+/// More tensors than this are only counted.
+const SHOWN: usize = 20;
 
 fn write_deep(text: &mut String, deep: &Deep) {
     let _ = writeln!(text, "read {} tensors, {}", deep.tensors, show_bytes(deep.bytes));
-    for fault in deep.faults.iter().take(FAULTS_SHOWN) {
+    for fault in deep.faults.iter().take(SHOWN) {
         let _ = writeln!(text, "damaged: {} in {}: {}", fault.tensor, fault.file, fault.what);
     }
     let _ = match deep.faults.len() {
