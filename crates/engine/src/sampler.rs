@@ -132,6 +132,13 @@ mod tests {
     }
 
     #[test]
+    fn the_draw_is_part_of_the_contract() {
+        let draws =
+            [(0, 0), (0, 1), (7, 0), (u64::MAX, u32::MAX)].map(|(seed, position)| uniform(seed, position));
+        assert_eq!(draws.map(|u| u * 16_777_216.0), [4_727_170.0, 235_435.0, 7_648_683.0, 2_751_622.0]);
+    }
+
+    #[test]
     fn cuts_leave_what_they_say() {
         let seen = |sampling: Sampling| {
             let mut ids: Vec<u32> = (0..500).map(|p| sampling.pick(&LOGITS, p)).collect();
