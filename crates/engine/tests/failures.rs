@@ -6,7 +6,7 @@ use common::devices::{Controls, Rigged, Strike};
 use common::readers::{Changed, Switch, embedding, extent, piece, plain};
 use common::{Setup, alone, assert_same, feed, part, reset, some_ids, step_bits, tiny};
 use engine::{Engine, EngineError};
-use models::{Health, PartError, State, StepError};
+use models::{Health, Part, PartError, State, StepError};
 use ops::testing::{Call, Failing, Late};
 use ops::{DeviceError, Oracle};
 use std::ops::Range;
@@ -498,6 +498,30 @@ fn a_failure_of_the_device() {
             assert!(failed, "call {place} of {calls}: {outcome:?}");
             bench.check_recovery(&[0, 1, 2], &format!("failure at call {place} of {calls}, {slots:?}"));
         }
+    }
+}
+
+/// Rows kept of layers are forgotten with their step, at whatever call of the device it ends.
+#[test]
+fn a_failed_step_leaves_no_read_waiting() {
+    let layers: Vec<u32> = (0..LAYERS).collect();
+    let mut bench = Bench::new(None);
+    bench.begin();
+    let mut step = |place: Option<u64>| {
+        reset(&mut bench.engine, &mut bench.states[VICTIM]);
+        let before = bench.controls.lock().calls;
+        if let Some(place) = place {
+            bench.controls.strike("", place, Strike::Fail);
+        }
+        let part = Part { taps: &layers, ..part(&mut bench.states[VICTIM], &bench.ids[VICTIM]) };
+        assert_eq!(bench.engine.step(&mut [part]).is_err(), place.is_some());
+        let rig = bench.controls.lock();
+        assert_eq!(rig.reads - rig.takes, 0, "reads that wait after a failure at call {place:?}");
+        rig.calls - before
+    };
+    let calls = step(None);
+    for place in (0..calls).step_by(calls as usize / 20) {
+        step(Some(place));
     }
 }
 

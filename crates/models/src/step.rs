@@ -105,7 +105,6 @@ pub enum Place {
     Weights,
 }
 
-#[derive(Default)]
 struct Taps {
     layers: Vec<u32>,
     kept: Vec<(u32, Place, Pending, usize)>,
@@ -122,14 +121,14 @@ impl Taps {
 
     /// Takes what was kept; for each part the layers it asked for.
     fn deliver(
-        self,
+        &mut self,
         ops: &mut Ops,
         parts: &[Standing<'_>],
         wanted: &[&[u32]],
     ) -> Result<Vec<Vec<Tap>>, DeviceError> {
         let fresh = |layers: &&[u32]| layers.iter().map(|&layer| Tap { layer, ..Tap::default() }).collect();
         let mut taps: Vec<Vec<Tap>> = wanted.iter().map(fresh).collect();
-        for (layer, place, pending, cols) in self.kept {
+        while let Some((layer, place, pending, cols)) = self.kept.pop() {
             let ids = place == Place::Picks;
             let (floats, picks) =
                 if ids { (Vec::new(), ops.take_ids(pending)?) } else { (ops.take(pending)?, Vec::new()) };
@@ -148,6 +147,14 @@ impl Taps {
             }
         }
         Ok(taps)
+    }
+
+    /// Takes what nobody wants any more, so that the device does not keep it.
+    fn forget(&mut self, ops: &mut Ops) {
+        for (.., pending, _) in self.kept.drain(..) {
+            // The step has failed for another reason, which is the one to tell.
+            let _ = ops.take(pending);
+        }
     }
 }
 
@@ -220,6 +227,7 @@ fn run_batch(
         let outcome = admitted(model, &mut step, &rows, &wanted, &taps);
         // Also after a failure: the next step needs the whole arena, and no op of this one.
         step.ops.discard();
+        step.taps.forget(step.ops);
         step.ops.release(mark);
         step.clock.stop();
         outputs = outcome?;
@@ -292,7 +300,7 @@ fn admitted(
         Some(last) => logits(model, step, last, wanted)?,
         None => vec![Vec::new(); wanted.len()],
     };
-    let taps = std::mem::take(&mut step.taps).deliver(step.ops, &step.parts, taps)?;
+    let taps = step.taps.deliver(step.ops, &step.parts, taps)?;
     // A step whose parts were all cancelled ends without having waited for its last submission.
     let last = step.ops.device().last();
     if step.ops.device().done(last)? {

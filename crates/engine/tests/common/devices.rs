@@ -21,6 +21,8 @@ pub(crate) enum Strike {
 pub(crate) struct Rig {
     /// Ops run, writes and copies included.
     pub(crate) calls: u64,
+    /// Reads asked for.
+    pub(crate) reads: u64,
     /// Reads waited for.
     pub(crate) takes: u64,
     /// Other waits.
@@ -174,6 +176,7 @@ impl Device for Rigged {
     }
 
     fn read_later(&mut self, buffer: Buffer, offset: u64, bytes: u64) -> Result<Ticket, DeviceError> {
+        self.controls.lock().reads += 1;
         self.oracle.read_later(buffer, offset, bytes)
     }
 
