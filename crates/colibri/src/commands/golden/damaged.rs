@@ -127,13 +127,13 @@ fn spoil_tensor(tensors: &mut Vec<Loose>, random: &mut Random) {
                 word.copy_from_slice(&odd.to_le_bytes());
             }
         }
-        _ => {
-            // One row more or fewer.
-            let row = tensor.bytes.len() / tensor.shape[0].max(1);
-            let rows = if random.below(2) == 0 { tensor.shape[0] + 1 } else { tensor.shape[0] / 2 };
-            tensor.shape[0] = rows;
-            tensor.bytes.resize(row * rows, 0);
-        }
+        // One row more or fewer.
+        _ => tensor.shape[0] = if random.below(2) == 0 { tensor.shape[0] + 1 } else { tensor.shape[0] / 2 },
+    }
+    if let Some(tensor) = tensors.get_mut(index) {
+        // Whatever became of it, it is as long as it says.
+        let count: usize = tensor.shape.iter().product();
+        tensor.bytes.resize(count * tensor.dtype.bitsize() / 8, 0);
     }
 }
 
