@@ -2,16 +2,18 @@
 //! twice, and whatever is accepted has sizes that fit together. With `COLIBRI_FUZZ_SECONDS` the tests go on for that
 //! long.
 
+#[path = "../../../tests/seeds.rs"]
+mod seeds;
 mod support;
 
 use std::borrow::Cow;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use models::kimi_k3::KimiK3Config;
 use models::{Family, LoadError, LoadOptions};
+use seeds::seeds;
 use serde_json::{Value, json};
 use store::Checkpoint;
 use store::files::MemoryFiles;
@@ -31,16 +33,6 @@ impl Random {
     fn below(&mut self, limit: usize) -> usize {
         (self.next() % limit.max(1) as u64) as usize
     }
-}
-
-/// The seeds of a test: the first `count`, and more of them until `COLIBRI_FUZZ_SECONDS` are over, if it is set.
-fn seeds(count: u64) -> impl Iterator<Item = u64> {
-    let seconds = std::env::var("COLIBRI_FUZZ_SECONDS").map_or(0, |text| {
-        text.parse()
-            .unwrap_or_else(|_| panic!("COLIBRI_FUZZ_SECONDS: expected whole seconds, found {text:?}"))
-    });
-    let end = Instant::now() + Duration::from_secs(seconds);
-    (0..).take_while(move |&seed| seed < count || Instant::now() < end)
 }
 
 /// The config of the tiny model.

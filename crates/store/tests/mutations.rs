@@ -2,6 +2,8 @@
 //! more memory than the file or the limits allow, gives the same answer twice, and whatever opens is sound. With
 //! `COLIBRI_FUZZ_SECONDS` each test goes on for that long.
 
+#[path = "../../../tests/seeds.rs"]
+mod seeds;
 mod support;
 
 use std::borrow::Cow;
@@ -10,8 +12,8 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
+use seeds::seeds;
 use store::files::{ListedFile, MemoryFiles};
 use store::{Checkpoint, Dtype, FileId, Files, testing};
 use support::{original, shard};
@@ -175,16 +177,6 @@ fn check(contents: &NamedBytes) -> bool {
         }
         _ => panic!("two openings differ"),
     }
-}
-
-/// The seeds of a test: the first `count`, and more of them until `COLIBRI_FUZZ_SECONDS` are over, if it is set.
-fn seeds(count: u64) -> impl Iterator<Item = u64> {
-    let seconds = std::env::var("COLIBRI_FUZZ_SECONDS").map_or(0, |text| {
-        text.parse()
-            .unwrap_or_else(|_| panic!("COLIBRI_FUZZ_SECONDS: expected whole seconds, found {text:?}"))
-    });
-    let end = Instant::now() + Duration::from_secs(seconds);
-    (0..).take_while(move |&seed| seed < count || Instant::now() < end)
 }
 
 /// Mutates the file called `target` again and again from the sound state, `count` times or longer. Some changes leave

@@ -1,8 +1,8 @@
 //! Damaged files: each kind of damage has its error, and no damage at all makes a panic or a tokenizer that
 //! loses text. With `COLIBRI_FUZZ_SECONDS` the tests on mutated files go on for that long.
 
+use crate::seeds::seeds;
 use crate::support::{bytes, encode};
-use std::time::{Duration, Instant};
 use text::{Segment, TextError, Tiktoken, Tokenizer};
 
 /// The message of a file that must be refused.
@@ -209,22 +209,12 @@ fn check_damaged(file: &str, model: &[u8], config: &[u8]) -> bool {
     }
 }
 
-/// The rounds of a test: the first `count`, and more of them until `COLIBRI_FUZZ_SECONDS` are over, if it is set.
-fn rounds(count: usize) -> impl Iterator<Item = usize> {
-    let seconds = std::env::var("COLIBRI_FUZZ_SECONDS").map_or(0, |text| {
-        text.parse()
-            .unwrap_or_else(|_| panic!("COLIBRI_FUZZ_SECONDS: expected whole seconds, found {text:?}"))
-    });
-    let end = Instant::now() + Duration::from_secs(seconds);
-    (0..).take_while(move |&round| round < count || Instant::now() < end)
-}
-
 #[test]
 fn mutated_models_never_panic() {
     let (model, config) = (bytes("vectors/tiny.tiktoken"), config("\"512\": {\"content\": \"[BOS]\"}"));
     let mut numbers = Numbers(1);
     let (mut tried, mut accepted) = (0, 0);
-    for _ in rounds(3000) {
+    for _ in seeds(3000) {
         let mut damaged = model.clone();
         damage(&mut damaged, &mut numbers);
         tried += 1;
@@ -243,7 +233,7 @@ fn mutated_configs_never_panic() {
     assert!(check_damaged("tokenizer_config.json", &model, config.as_bytes()), "the undamaged one is read");
     let mut numbers = Numbers(2);
     let (mut tried, mut accepted) = (0, 0);
-    for _ in rounds(1500) {
+    for _ in seeds(1500) {
         let mut damaged = config.clone().into_bytes();
         damage(&mut damaged, &mut numbers);
         tried += 1;

@@ -2,5 +2,7 @@
 
 mod damaged;
 mod properties;
+#[path = "../../../../tests/seeds.rs"]
+mod seeds;
 mod support;
 mod vectors;
