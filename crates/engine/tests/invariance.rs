@@ -1,5 +1,7 @@
 //! The same bits whatever the chunks, the company, the slots, the readers, the threads, the order and the delays.
 mod common;
+#[path = "../../../tests/seeds.rs"]
+mod seeds;
 
 use common::devices::Random;
 use common::{Setup, assert_same, part, some_ids, step_bits};
@@ -8,6 +10,8 @@ use models::{Dense, Part, State};
 use ops::testing::Late;
 use ops::{Activations, Device, Oracle};
 use proptest::prelude::*;
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+use seeds::seeds;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use store::faulty_reader::FaultyReader;
@@ -199,10 +203,18 @@ fn any_case() -> impl Strategy<Value = Case> {
     )
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, max_shrink_iters: 20, ..ProptestConfig::default() })]
-    #[test]
-    fn all_changes_together(case in any_case()) {
-        check(&case);
+/// With `COLIBRI_FUZZ_SECONDS` it goes on for that long.
+#[test]
+fn no_number_is_damaged_by_all_changes_together() {
+    for seed in seeds(24) {
+        let mut bytes = [0; 32];
+        bytes[..8].copy_from_slice(&seed.to_le_bytes());
+        let chance = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
+        let one = Config { cases: 1, failure_persistence: None, max_shrink_iters: 20, ..Config::default() };
+        let outcome = TestRunner::new_with_rng(one, chance).run(&any_case(), |case| {
+            check(&case);
+            Ok(())
+        });
+        outcome.unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
     }
 }
