@@ -9,7 +9,10 @@ use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+
+#[path = "../../../../../tests/seeds.rs"]
+mod seeds_of_tests;
+use seeds_of_tests::seeds;
 
 /// A small generator (splitmix64): the same numbers on every machine.
 struct Random(u64);
@@ -25,16 +28,6 @@ impl Random {
     fn below(&mut self, limit: usize) -> usize {
         (self.next() % limit.max(1) as u64) as usize
     }
-}
-
-/// The seeds: the first `count`, and more of them until `COLIBRI_FUZZ_SECONDS` are over, if it is set.
-fn seeds(count: u64) -> impl Iterator<Item = u64> {
-    let seconds = std::env::var("COLIBRI_FUZZ_SECONDS").map_or(0, |text| {
-        text.parse()
-            .unwrap_or_else(|_| panic!("COLIBRI_FUZZ_SECONDS: expected whole seconds, found {text:?}"))
-    });
-    let end = Instant::now() + Duration::from_secs(seconds);
-    (0..).take_while(move |&seed| seed < count || Instant::now() < end)
 }
 
 /// A tensor to spoil.
