@@ -72,7 +72,7 @@ pub(crate) fn whole(text: &str) -> Result<u32, String> {
 
 /// Tokens computed together; the engine has the same limit.
 pub(crate) fn chunk(text: &str) -> Result<u32, String> {
-    number_in(text, 1..=4096)
+    number_in(text, 1..=engine::plan::CHUNK_MAX)
 }
 
 /// Threads: more than any desktop has is a slip of the finger.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use store::cache::{CacheError, CacheStatistics};
 use store::{Checkpoint, ExpertCache, Reader};
 
-/// What can go wrong while a planned model is loaded.
+/// What can go wrong while a planned model is loaded and used.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
     /// The checkpoint.

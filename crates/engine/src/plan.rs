@@ -63,6 +63,12 @@ impl Limits {
 /// Longest context that is planned without being asked for.
 const DEFAULT_CONTEXT_MAX: u32 = 8192;
 
+/// Shortest context that is planned without being asked for.
+const CONTEXT_LEAST: u32 = 256;
+
+/// Most rows of a step.
+pub const CHUNK_MAX: u32 = 4096;
+
 /// The plan: choices and bytes.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -225,15 +231,16 @@ pub fn plan(
             return Ok(plan);
         }
     }
-    let fits = smallest_plan(checkpoint, family, request, limits)?;
+    let fits = smallest_plan(checkpoint, family, request, limits, catalog.as_ref())?;
     Err(no_fit(request, limits, tries[tries.len() - 1], &candidates, &sizes, fits))
 }
 
-/// Contexts and caches from the best on: a context that was not asked for is halved down to 256 positions; a cache that was
+/// Contexts and caches from the best on: a context that was not asked for is halved down to [`CONTEXT_LEAST`]; a cache that was
 /// asked for may shrink to one slot, but only where no context leaves more.
 fn tries(family: &Family, request: &Request) -> Vec<(u32, Cache)> {
     let usual = default_context(family, request);
-    let halve = |context: &u32| (request.context.is_none() && *context > 256).then_some(context / 2);
+    let halve =
+        |context: &u32| (request.context.is_none() && *context > CONTEXT_LEAST).then_some(context / 2);
     let contexts: Vec<u32> = std::iter::successors(Some(usual), halve).collect();
     let caches: &[Cache] =
         if request.expert_cache.is_some() { &[Cache::Useful, Cache::OneSlot] } else { &[Cache::Useful] };
@@ -253,7 +260,7 @@ fn check_settings(family: &Family, request: &Request) -> Result<(), PlanError> {
     let most = family.config.context;
     let ranges = [
         ("--context", request.context.unwrap_or(1), 1, most),
-        ("--chunk", request.chunk, 1, 4096),
+        ("--chunk", request.chunk, 1, CHUNK_MAX),
         ("--layers", request.options.layers.unwrap_or(1), 1, family.config.layers()),
         ("sequences", request.sequences, 1, 1024),
     ];
@@ -487,22 +494,32 @@ fn choices_made(family: &Family, request: &Request, plan: &Plan) -> Vec<String> 
     notes
 }
 
-/// The flags of the smallest plan there is, if it fits.
+/// The flags of the smallest plan that keeps what was asked for by name, if it fits. (A context that was asked for is
+/// what the prompt needs; a packing that was asked for is what the command allows.)
 fn smallest_plan(
     checkpoint: &Checkpoint,
     family: &Family,
     request: &Request,
     limits: Limits,
+    catalog: Option<&Catalog>,
 ) -> Result<Option<String>, PlanError> {
-    let context = family.config.context.min(256);
-    let options = LoadOptions { dense: Dense::Int4, ..request.options.clone() };
-    let small = Request { chunk: 1, expert_cache: Some(CacheSize::Slots(1)), ..request.clone() };
-    let catalog = family.catalog(checkpoint, request.options.layers)?;
-    let sizes = Sizes::of(checkpoint, family, &options, &small, catalog.as_ref())?;
+    let dense = request.dense.unwrap_or(Dense::Int4);
+    let context = request.context.unwrap_or(family.config.context.min(CONTEXT_LEAST));
+    let options = LoadOptions { dense, ..request.options.clone() };
+    let cache = catalog.map(|_| CacheSize::Slots(1));
+    let small = Request { chunk: 1, expert_cache: cache, ..request.clone() };
+    let sizes = Sizes::of(checkpoint, family, &options, &small, catalog)?;
     let bytes = sizes.smallest(&small, context, (Cache::OneSlot, limits.total));
-    let flags =
-        format!("--dense int4 --context {context} --chunk 1 --expert-cache 1x ({})", show_bytes(bytes));
-    Ok((bytes <= limits.usable()).then_some(flags))
+    let flags: Vec<String> = [
+        request.dense.is_none().then(|| "--dense int4".to_owned()),
+        request.context.is_none().then(|| format!("--context {context}")),
+        Some("--chunk 1".to_owned()),
+        cache.map(|_| "--expert-cache 1x".to_owned()),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    Ok((bytes <= limits.usable()).then(|| format!("{} ({})", flags.join(" "), show_bytes(bytes))))
 }
 
 fn no_fit(

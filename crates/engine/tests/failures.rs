@@ -479,16 +479,19 @@ fn a_cancel_ends_the_wait_for_experts() {
     bench.check(outcomes, &[0, 1, 2], "cancel while experts are read", &cancelled);
 }
 
-/// The device fails at one call of many: all states need a rebuild, and the engine goes on.
+/// The device fails at one call of many: all states need a rebuild, and the engine goes on. With all experts resident a
+/// step makes always the same calls; how many more it makes otherwise depends on which experts arrive together.
 #[test]
 fn a_failure_of_the_device() {
+    let mut calls = 0;
     for slots in [None, Some(SLOTS), Some(2)] {
         let mut bench = Bench::new(slots);
         bench.begin();
         let before = bench.controls.lock().calls;
         bench.step([None; 3]).unwrap();
-        let calls = bench.controls.lock().calls - before;
-        assert!(calls > 300, "{calls} calls a step");
+        let made = bench.controls.lock().calls - before;
+        calls = if slots.is_none() { made } else { calls };
+        assert!(300 < calls && calls <= made, "{made} calls a step, {calls} at least");
         for place in (0..calls).step_by(calls as usize / 12) {
             bench.begin();
             bench.controls.strike("", place, Strike::Fail);

@@ -138,7 +138,7 @@ fn the_most_exact_packing_that_fits_is_chosen() {
     assert_eq!(sum.limits.usable(), needs[2] - 1);
     assert_eq!(sum.choices, [0, 1, 2].map(|i| (Dense::ALL[i], needs[i] + tables)));
     // One that is asked for is never replaced.
-    let fixed = Request { dense: Some(Dense::Bf16), ..request };
+    let fixed = Request { dense: Some(Dense::Bf16), ..request.clone() };
     let sum = does_not_fit(&fixed, usable(needs[1] + tables));
     assert_eq!(sum.items.iter().map(|i| i.1).sum::<u64>(), needs[0]);
     let text = sum.to_string();
@@ -150,11 +150,23 @@ fn the_most_exact_packing_that_fits_is_chosen() {
         "--dense int8",
         "(would fit)",
         "--dense int4",
-        "--context",
     ] {
         assert!(text.contains(line), "{line} in {text}");
     }
     assert!(text.contains(&show_bytes(needs[0])), "{text}");
+    // What is advised keeps what was asked for, and would do.
+    let advice = does_not_fit(&request, usable(needs[2] - 1)).fits.unwrap();
+    assert!(advice.starts_with("--dense int4 --chunk 1 --expert-cache 1x ("), "{advice}");
+    let small = Request {
+        dense: Some(Dense::Int4),
+        chunk: 1,
+        expert_cache: Some(CacheSize::Slots(1)),
+        context: Some(64),
+        sequences: 2,
+        ..fixed.clone()
+    };
+    assert!(made(&small, usable(needs[2] - 1)).bytes() < needs[2]);
+    assert_eq!(does_not_fit(&fixed, usable(MIB)).fits, None);
 }
 
 #[test]
