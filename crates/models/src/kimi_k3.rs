@@ -1,5 +1,5 @@
 //! Kimi K3: KDA and gated `NoPE` MLA layers, attention residuals in place of a residual stream, experts in a latent
-//! space. Sources: `docs/` and the release's config; names of checkpoint tensors stand here and nowhere else.
+//! space. Sources: the release's config and tensors; the order of the arithmetic is in `docs/numerics.md`.
 //!
 //! Reads in the order in which data flows: what a token goes through is what [`KimiK3::layers`] says.
 mod config;
@@ -302,7 +302,9 @@ fn expert_layout(config: &KimiK3Config) -> Result<ExpertLayout, LoadError> {
     let mut pieces = Vec::new();
     for name in EXPERT_MATRICES {
         let (rows, cols) = if name == "w2" { (width, inner) } else { (inner, width) };
-        for (part, row_bytes, forbidden) in [("packed", cols / 2, None), ("scale", cols / 32, Some(255))] {
+        for (part, row_bytes, forbidden) in
+            [("packed", cols / 2, None), ("scale", cols / 32, Some(ops::packing::mxfp4::SCALE_NAN))]
+        {
             let name = format!("{name}.weight_{part}");
             pieces.push(PieceSpec { name, bytes: rows * row_bytes, row_bytes, forbidden });
         }

@@ -167,12 +167,6 @@ impl Experts {
         }
     }
 
-    /// Whether all experts stay.
-    #[must_use]
-    pub fn is_resident(&self) -> bool {
-        matches!(self.mode, Mode::Resident { .. })
-    }
-
     /// Slots whose last use is completed may be filled again.
     pub(crate) fn retire(&mut self, completed: Submission) {
         if let Mode::Streamed { cache, .. } = &mut self.mode {

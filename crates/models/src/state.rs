@@ -54,11 +54,16 @@ impl StateLayout {
         self.fixed.iter().map(|f| field_numbers(f) * 4).sum()
     }
 
+    /// Bytes of one position in all latent caches together.
+    #[must_use]
+    pub fn latent_row_bytes(&self) -> u64 {
+        self.latent.iter().map(|f| u64::from(f.latent + f.rope) * 4).sum()
+    }
+
     /// Bytes of the latent caches for `blocks` blocks.
     #[must_use]
     pub fn latent_bytes(&self, blocks: u32) -> u64 {
-        let row: u64 = self.latent.iter().map(|f| u64::from(f.latent + f.rope) * 4).sum();
-        row * u64::from(blocks) * u64::from(LATENT_BLOCK)
+        self.latent_row_bytes() * u64::from(blocks) * u64::from(LATENT_BLOCK)
     }
 }
 

@@ -4,7 +4,7 @@
 //! Element i goes to lane i mod 16, in ascending order; a last block that is not full is filled with +0; then the
 //! upper half of the lanes is added onto the lower: 16, 8, 4, 2, 1. Plain arrays: inlined into a function that enables
 //! `fma` with `avx2` or `avx512f` (or NEON), LLVM keeps the lanes in registers, so the definition is also the fast
-//! form. One sum alone waits for the latency of its multiply-adds; [`dot_rows`] runs several sums side by side.
+//! form. One sum alone waits for the latency of its multiply-adds; a fast device runs several sums side by side.
 //!
 //! This file knows no packing, no tensor and no instruction set.
 
@@ -120,34 +120,6 @@ pub fn dot(a: &[f32], b: &[f32]) -> f32 {
     lanes.fold()
 }
 
-/// `sum_i rows[r]_i x_i` for each of N rows: N times [`dot`] to the bit, their multiply-adds interleaved so that none
-/// waits for the one before it. N = 4 is enough on today's processors and leaves AVX2 half of its 16 registers.
-///
-/// # Panics
-/// If a row is not as long as x.
-#[inline(always)]
-#[must_use]
-pub fn dot_rows<const N: usize>(rows: [&[f32]; N], x: &[f32]) -> [f32; N] {
-    for row in rows {
-        assert_eq!(row.len(), x.len(), "a dot product of slices of different lengths");
-    }
-    let (x_blocks, x_rest) = x.as_chunks();
-    let row_blocks = rows.map(|row| &row.as_chunks().0[..x_blocks.len()]);
-    let mut lanes = [Lanes::zero(); N];
-    for (i, x) in x_blocks.iter().enumerate() {
-        for (lanes, blocks) in lanes.iter_mut().zip(&row_blocks) {
-            lanes.fma_block(&blocks[i], x);
-        }
-    }
-    if !x_rest.is_empty() {
-        let x_rest = filled(x_rest);
-        for (lanes, row) in lanes.iter_mut().zip(rows) {
-            lanes.fma_block(&filled(row.as_chunks::<LANES>().1), &x_rest);
-        }
-    }
-    lanes.map(Lanes::fold)
-}
-
 /// `sum_i a_i`.
 #[inline(always)]
 #[must_use]
@@ -155,13 +127,6 @@ pub fn sum(a: &[f32]) -> f32 {
     let mut lanes = Lanes::zero();
     lanes.add(a);
     lanes.fold()
-}
-
-/// `sum_i a_i^2`, as the dot product of a with itself.
-#[inline(always)]
-#[must_use]
-pub fn sum_squares(a: &[f32]) -> f32 {
-    dot(a, a)
 }
 
 #[cfg(test)]
@@ -194,7 +159,7 @@ mod tests {
     fn small_integers_give_hand_values() {
         let a: Vec<f32> = (1..=20).map(|i| i as f32).collect();
         assert_eq!(sum(&a), 210.0);
-        assert_eq!(sum_squares(&a), 2870.0);
+        assert_eq!(dot(&a, &a), 2870.0);
         assert_eq!(dot(&a, &[2.0; 20]), 420.0);
         assert_eq!(dot(&[], &[]).to_bits(), 0);
         assert_eq!(sum(&[]).to_bits(), 0);
@@ -233,7 +198,7 @@ mod tests {
             let (a, b) = (values(n, 1), values(n, 2));
             assert_eq!(dot(&a, &b).to_bits(), by_the_words(&a, &b).to_bits(), "n = {n}");
             assert_eq!(sum(&a).to_bits(), by_the_words(&a, &vec![1.0; n]).to_bits(), "n = {n}");
-            assert_eq!(sum_squares(&a).to_bits(), by_the_words(&a, &a).to_bits(), "n = {n}");
+            assert_eq!(dot(&a, &a).to_bits(), by_the_words(&a, &a).to_bits(), "n = {n}");
         }
     }
 
@@ -268,18 +233,6 @@ mod tests {
         sums.add(&a);
         sums.add(&b);
         assert_eq!(sums, lanes);
-    }
-
-    #[test]
-    fn rows_together_equal_rows_alone() {
-        for n in [0, 1, 15, 16, 17, 64, 100] {
-            let rows: [Vec<f32>; 3] = [values(n, 5), values(n, 6), values(n, 7)];
-            let x = values(n, 8);
-            let together = dot_rows([&rows[0], &rows[1], &rows[2]], &x);
-            for (row, sum) in rows.iter().zip(together) {
-                assert_eq!(sum.to_bits(), dot(row, &x).to_bits(), "n = {n}");
-            }
-        }
     }
 
     #[test]

@@ -448,3 +448,22 @@ impl Expert {
         self
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::oracle::Oracle;
+
+    #[test]
+    fn numbers_are_read_as_what_they_are() {
+        let mut ops = Ops::new(Box::new(Oracle::new(1).unwrap()), 1024).unwrap();
+        let x = ops.input(2, 3, &[1.0, 2.0, 3.0, 4.0, f32::NAN, 6.0]).unwrap();
+        let flags = ops.finite(x);
+        assert_eq!(ops.read_ids(flags).unwrap(), [1, 0]);
+        assert_eq!(ops.read(x.columns_at(0, 1)).unwrap(), [1.0, 4.0]);
+        let mut bytes = [0; 8];
+        ops.read_bytes(x.buffer, x.offset * 4 + 4, &mut bytes).unwrap();
+        assert_eq!(bytes[..], [2.0f32.to_le_bytes(), 3.0f32.to_le_bytes()].concat());
+        assert_eq!(ops.usage().submissions, 1);
+    }
+}

@@ -97,8 +97,10 @@ impl StatePool {
             return bad("made by another model, packing or activations mode".into());
         }
         let position = number(48);
-        let row: u64 = self.layout.latent.iter().map(|f| u64::from(f.latent + f.rope) * 4).sum();
-        let expected = HEADER_BYTES as u64 + self.layout.fixed_bytes() + row * u64::from(position) + 32;
+        let expected = HEADER_BYTES as u64
+            + self.layout.fixed_bytes()
+            + self.layout.latent_row_bytes() * u64::from(position)
+            + 32;
         if bytes.len() as u64 != expected {
             return bad(format!("{} bytes, {expected} expected for position {position}", bytes.len()));
         }

@@ -15,9 +15,3 @@ pub const SCALE_NAN: u8 = 255;
 pub fn exponent(scale: u8) -> i32 {
     i32::from(scale) - 128
 }
-
-/// The first scale byte that stands for NaN. An expert that has one is refused when it arrives.
-#[must_use]
-pub fn find_nan(scales: &[u8]) -> Option<usize> {
-    scales.iter().position(|scale| *scale == SCALE_NAN)
-}
