@@ -137,7 +137,7 @@ pub(crate) struct VerifyArgs {
     /// Compare with the results in this directory: golden.json and a safetensors file for each of its prompts. The
     /// limits are relative L2 distances, row by row: 1e-5 on everything with --activations exact, where router picks and
     /// greedy ids must be equal too; 5e-4 on the logits with int15. In both the likeliest token must be the same
-    /// wherever the second is at least 0.01 behind
+    /// wherever the second is more than 0.01 behind
     #[arg(
         long,
         value_name = "DIR",
