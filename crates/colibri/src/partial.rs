@@ -6,11 +6,9 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use store::files::{DiskFiles, ListedFile, find};
+use store::checkpoint::{INDEX, SINGLE};
+use store::files::{DiskFiles, ListedFile, in_first_directory};
 use store::{Checkpoint, FileId, Files, StoreError};
-
-const INDEX: &str = "model.safetensors.index.json";
-const SINGLE: &str = "model.safetensors";
 
 /// Shards by name, with the names of their tensors as far as the index tells.
 pub(crate) type Shards = BTreeMap<String, Vec<String>>;
@@ -141,7 +139,7 @@ impl Shown {
     fn forget(&mut self, shard: &str) -> Result<Vec<String>, Failure> {
         let place = match &self.index {
             Some((place, _)) => Some(*place),
-            None => find(&*self.files, INDEX).find(|file| self.list[file.0 as usize].directory == 0),
+            None => in_first_directory(&*self.files, INDEX),
         };
         let mut index = match place {
             Some(place) => self.parse(place)?,

@@ -12,15 +12,19 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::error::{MissingShards, NotInShard, Several, StoreError};
-use crate::files::{DiskFiles, FileId, Files, MemoryFiles, find, is_leftover};
+use crate::files::{DiskFiles, FileId, Files, MemoryFiles, find, in_first_directory, is_leftover};
 use crate::index::{INDEX_BYTES_MAX, Index};
 use crate::read;
 use crate::safetensors::{Entry, Named, Shapes, read_header};
 
 const CONFIG: &str = "config.json";
 const GENERATION_CONFIG: &str = "generation_config.json";
-const INDEX: &str = "model.safetensors.index.json";
-const SINGLE: &str = "model.safetensors";
+
+/// Name of the file that says in which shard each tensor lies.
+pub const INDEX: &str = "model.safetensors.index.json";
+
+/// Name of the only shard of a model without an index.
+pub const SINGLE: &str = "model.safetensors";
 
 /// Largest config we parse; real ones have some kilobytes.
 const CONFIG_BYTES_MAX: u64 = 4 << 20;
@@ -131,11 +135,6 @@ impl Checkpoint {
         let file = in_first_directory(&*self.files, name);
         file.map(|file| read::whole(&*self.files, file, limit)).transpose()
     }
-}
-
-/// The metadata belongs together, so only one directory is asked for it.
-fn in_first_directory(files: &dyn Files, name: &str) -> Option<FileId> {
-    find(files, name).find(|file| files.list()[file.0 as usize].directory == 0)
 }
 
 /// A checkpoint being opened.

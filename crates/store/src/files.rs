@@ -80,6 +80,11 @@ pub fn find<'f>(files: &'f dyn Files, name: &'f str) -> impl Iterator<Item = Fil
     matching.map(|(place, _)| FileId(place as u32))
 }
 
+/// The file of this name in the first directory: the metadata belongs together, so only one directory is asked for it.
+pub fn in_first_directory(files: &dyn Files, name: &str) -> Option<FileId> {
+    find(files, name).find(|file| files.list()[file.0 as usize].directory == 0)
+}
+
 /// Suffixes that downloaders give to files they have not finished.
 const LEFTOVER_SUFFIXES: [&str; 7] =
     [".incomplete", ".part", ".partial", ".aria2", ".crdownload", ".download", ".tmp"];

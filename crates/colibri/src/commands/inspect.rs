@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::process::ExitCode;
 use store::Checkpoint;
+use store::files::in_first_directory;
 
 /// A checkpoint that was looked at.
 struct Seen {
@@ -84,7 +85,7 @@ fn recognise(partial: &Partial) -> Result<(KimiK3Config, Vec<String>), Failure> 
 /// Notes on small files that a release has and a run can do without.
 fn absent_metadata(checkpoint: &Checkpoint) -> Vec<String> {
     let files = checkpoint.files();
-    let absent = |name: &str| !files.list().iter().any(|file| file.directory == 0 && file.name == name);
+    let absent = |name: &str| in_first_directory(&*files, name).is_none();
     let effects = [
         ("tokenizer_config.json", "control tokens have made-up names"),
         (
