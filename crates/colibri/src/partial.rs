@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::slice;
 use std::sync::Arc;
 use store::checkpoint::{INDEX, SINGLE};
 use store::files::{DiskFiles, ListedFile, in_first_directory};
@@ -43,32 +44,30 @@ impl Partial {
 /// What is not the fault of a shard: no directory, no config, no index.
 pub(crate) fn open(directories: &[PathBuf]) -> Result<Partial, Failure> {
     let mut shown = Shown::new(DiskFiles::open(directories)?);
+    let mut index = None;
     let (mut absent, mut damaged, mut faults) = (Shards::new(), Shards::new(), Vec::new());
     loop {
         let error = match Checkpoint::from_files(Arc::new(shown.clone())) {
             Ok(checkpoint) => return Ok(Partial { checkpoint, absent, damaged, faults }),
             Err(error) => error,
         };
-        let progress = match &error {
+        let mut lost = Shards::new();
+        let (progress, aside) = match &error {
             StoreError::MissingShards(missing) => {
-                let before = absent.len();
-                for shard in &missing.shards {
-                    absent.insert(shard.clone(), shown.forget(shard)?);
-                }
-                absent.len() > before
+                let new = missing.shards.iter().filter(|shard| !absent.contains_key(*shard));
+                lost.extend(new.map(|shard| (shard.clone(), Vec::new())));
+                (!lost.is_empty(), &mut absent)
             }
             StoreError::Several(several) => {
-                let mut aside = false;
-                for fault in &several.faults {
-                    aside |= shown.set_aside(fault, &mut damaged, &mut faults)?;
-                }
-                aside
+                (shown.hide(&several.faults, &mut lost, &mut faults), &mut damaged)
             }
-            fault => shown.set_aside(fault, &mut damaged, &mut faults)?,
+            fault => (shown.hide(slice::from_ref(fault), &mut lost, &mut faults), &mut damaged),
         };
         if !progress {
             return Err(error.into());
         }
+        shown.forget(&mut lost, &mut index)?;
+        aside.append(&mut lost);
     }
 }
 
@@ -98,6 +97,12 @@ fn culprit(error: &StoreError) -> Option<(&str, bool)> {
     }
 }
 
+/// The index, parsed once, without the shards that were set aside.
+struct Index {
+    file: FileId,
+    content: Value,
+}
+
 /// Files of which some are not shown, and of which one, the index, may have other bytes.
 #[derive(Clone)]
 struct Shown {
@@ -113,58 +118,60 @@ impl Shown {
         Shown { files: Arc::new(files), list, index: None }
     }
 
-    /// Hides the file that is to blame; whether there was one.
-    fn set_aside(
-        &mut self,
-        fault: &StoreError,
-        damaged: &mut Shards,
-        faults: &mut Vec<String>,
-    ) -> Result<bool, Failure> {
-        let Some((path, lost)) = culprit(fault) else { return Ok(false) };
-        let shown = |place: &usize| {
-            let name = &self.list[*place].name;
-            name.ends_with(".safetensors") && self.files.location(FileId(*place as u32)) == path
-        };
-        let Some(place) = (0..self.files.list().len()).find(shown) else { return Ok(false) };
-        let name = std::mem::take(&mut self.list[place].name);
-        faults.push(fault.to_string());
-        if lost {
-            let tensors = self.forget(&name)?;
-            damaged.insert(name, tensors);
+    /// Hides the files that are to blame, and names the shards that are lost with them; whether there was one.
+    fn hide(&mut self, errors: &[StoreError], lost: &mut Shards, faults: &mut Vec<String>) -> bool {
+        let before = faults.len();
+        for fault in errors {
+            let Some((path, with_shard)) = culprit(fault) else { continue };
+            let shown = |place: &usize| {
+                let name = &self.list[*place].name;
+                name.ends_with(".safetensors") && self.files.location(FileId(*place as u32)) == path
+            };
+            let Some(place) = (0..self.files.list().len()).find(shown) else { continue };
+            let name = std::mem::take(&mut self.list[place].name);
+            faults.push(fault.to_string());
+            if with_shard {
+                lost.insert(name, Vec::new());
+            }
         }
-        Ok(true)
+        faults.len() > before
     }
 
-    /// Takes a shard out of the index; the names of its tensors.
-    fn forget(&mut self, shard: &str) -> Result<Vec<String>, Failure> {
-        let place = match &self.index {
-            Some((place, _)) => Some(*place),
-            None => in_first_directory(&*self.files, INDEX),
-        };
-        let mut index = match place {
-            Some(place) => self.parse(place)?,
-            // The only shard of a model without an index is gone.
-            None if shard == SINGLE => json!({ "weight_map": {} }),
-            None => return Ok(Vec::new()),
-        };
-        let place = place.unwrap_or_else(|| {
-            self.list.push(ListedFile { name: INDEX.to_owned(), directory: 0 });
-            FileId(self.list.len() as u32 - 1)
-        });
-        let mut lost = Vec::new();
-        // Its sum is of all shards.
-        index["metadata"] = Value::Null;
-        if let Some(map) = index["weight_map"].as_object_mut() {
-            map.retain(|tensor, place| {
-                let stays = place.as_str() != Some(shard);
-                if !stays {
-                    lost.push(tensor.clone());
-                }
-                stays
+    /// Takes shards out of the index, all in one pass, for it may have half a million entries; notes the names of their
+    /// tensors. `index` is what this left of it the last time.
+    fn forget(&mut self, lost: &mut Shards, index: &mut Option<Index>) -> Result<(), Failure> {
+        if lost.is_empty() {
+            return Ok(());
+        }
+        if index.is_none() {
+            *index = self.index_without_sum(lost)?;
+        }
+        let Some(index) = index else { return Ok(()) };
+        if let Some(map) = index.content.get_mut("weight_map").and_then(Value::as_object_mut) {
+            map.retain(|tensor, shard| {
+                let tensors = shard.as_str().and_then(|shard| lost.get_mut(shard));
+                tensors.map(|tensors| tensors.push(tensor.clone())).is_none()
             });
         }
-        self.index = Some((place, index.to_string().into_bytes().into()));
-        Ok(lost)
+        self.index = Some((index.file, index.content.to_string().into_bytes().into()));
+        Ok(())
+    }
+
+    /// The index as it is on disk, or an empty one if the only shard of a model without an index is lost; without its
+    /// sum of all shards.
+    fn index_without_sum(&mut self, lost: &Shards) -> Result<Option<Index>, Failure> {
+        let (file, mut content) = match in_first_directory(&*self.files, INDEX) {
+            Some(file) => (file, self.parse(file)?),
+            None if lost.contains_key(SINGLE) => {
+                self.list.push(ListedFile { name: INDEX.to_owned(), directory: 0 });
+                (FileId(self.list.len() as u32 - 1), json!({ "weight_map": {} }))
+            }
+            None => return Ok(None),
+        };
+        if let Some(fields) = content.as_object_mut() {
+            fields.remove("metadata");
+        }
+        Ok(Some(Index { file, content }))
     }
 
     fn parse(&self, index: FileId) -> Result<Value, Failure> {
