@@ -1,8 +1,8 @@
-//! What a checkpoint holds, counted by class of tensor, and which of it is missing. Reads no tensor.
+//! What a checkpoint holds, counted by class of tensor. Reads no tensor and knows no tensor's name.
 use models::kimi_k3::KimiK3Config;
-use models::kimi_k3::names::{EXPERT_TENSORS, NOT_USED, Stored, role};
+use models::kimi_k3::names::{EXPERT_TENSORS, Stored, role};
 use serde::Serialize;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use store::{Checkpoint, Entry, ExpertId};
 
 /// Tensors of one class.
@@ -132,58 +132,4 @@ impl ExpertCount {
             contiguous: self.contiguous,
         }
     }
-}
-
-/// Tensors that a layer or an expert lacks while others of its kind have them. What all lack is not noticed.
-pub(crate) fn gaps(checkpoint: &Checkpoint, config: &KimiK3Config) -> Vec<String> {
-    let names: BTreeSet<&str> = checkpoint.names().collect();
-    let (mut of_layers, mut of_experts) = (BTreeMap::<_, BTreeSet<&str>>::new(), BTreeSet::new());
-    let mut start = None;
-    for name in &names {
-        let role = role(config, name);
-        let Some((before, layer, rest)) = numbered(name, "layers.").filter(|_| role.class != NOT_USED) else {
-            continue;
-        };
-        start = Some(before);
-        if role.expert.is_some() {
-            of_experts.extend(numbered(rest, "experts.").map(|(before, _, rest)| (before, rest)));
-        } else {
-            of_layers.entry(kind(config, layer, rest)).or_default().insert(rest);
-        }
-    }
-    let Some(start) = start else { return Vec::new() };
-    let mut gaps = Vec::new();
-    let mut note = |name: String| {
-        if !names.contains(name.as_str()) {
-            gaps.push(name);
-        }
-    };
-    for layer in 0..config.layers() {
-        let of_kind =
-            of_layers.iter().flat_map(|(kind_of, rests)| rests.iter().map(move |rest| (*kind_of, *rest)));
-        for (_, rest) in of_kind.filter(|(kind_of, rest)| *kind_of == kind(config, layer, rest)) {
-            note(format!("{start}layers.{layer}.{rest}"));
-        }
-        let experts = if layer < config.first_moe_layer { 0 } else { config.experts };
-        for (expert, (before, rest)) in (0..experts).flat_map(|e| of_experts.iter().map(move |of| (e, *of))) {
-            note(format!("{start}layers.{layer}.{before}experts.{expert}.{rest}"));
-        }
-    }
-    gaps
-}
-
-/// Layers that have a tensor in common: those with the same attention, the same MLP, or all.
-fn kind(config: &KimiK3Config, layer: u32, rest: &str) -> (&'static str, bool) {
-    if rest.starts_with("self_attn.") {
-        return ("attention", config.delta_layers.get(layer as usize).copied().unwrap_or_default());
-    }
-    let mlp = rest.starts_with("mlp.") || rest.starts_with("block_sparse_moe.");
-    if mlp { ("mlp", layer < config.first_moe_layer) } else { ("all", true) }
-}
-
-/// What stands before `word`, the number after it, and what follows its dot.
-fn numbered<'n>(name: &'n str, word: &str) -> Option<(&'n str, u32, &'n str)> {
-    let (before, after) = name.split_once(word)?;
-    let (number, rest) = after.split_once('.')?;
-    Some((before, number.parse().ok()?, rest))
 }

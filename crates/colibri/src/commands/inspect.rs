@@ -3,10 +3,11 @@ use crate::args::InspectArgs;
 use crate::commands::verify::verdict;
 use crate::deep::{self, Deep};
 use crate::errors::Failure;
-use crate::inventory::{self, Inventory};
+use crate::inventory::Inventory;
 use crate::partial::{Partial, Shards};
 use crate::{embedded, interrupt, load, partial, report};
 use engine::show_bytes;
+use models::kimi_k3::names::{FAMILY, gaps};
 use models::kimi_k3::{KimiK3Config, is_kimi_k3};
 use models::{Family, LoadError, LoadOptions};
 use serde_json::{Value, json};
@@ -18,6 +19,7 @@ use store::files::in_first_directory;
 /// A checkpoint that was looked at.
 struct Seen {
     places: Vec<String>,
+    family: &'static str,
     partial: Partial,
     config: KimiK3Config,
     inventory: Inventory,
@@ -37,13 +39,13 @@ pub(crate) fn run(args: &InspectArgs) -> Result<ExitCode, Failure> {
         directories => partial::open(directories)?,
     };
     let places = load::places(&args.model);
-    let (config, load_problems) = recognise(&partial)?;
+    let Recognised { family, config, problems: load_problems } = recognise(&partial)?;
     let checkpoint = &partial.checkpoint;
     let inventory = Inventory::new(checkpoint, &config, partial.lost());
     let deep = if args.deep { Some(deep::read(checkpoint, &config, interrupt::stoppable())?) } else { None };
     let mut missing: Vec<String> = partial.lost().map(str::to_owned).collect();
     if !load_problems.is_empty() {
-        missing.extend(inventory::gaps(checkpoint, &config));
+        missing.extend(gaps(&config, checkpoint.names()));
     }
     let tokenizer = load::tokenizer_of(checkpoint, &places[0], config.vocabulary).err();
     let mut problems = partial.faults.clone();
@@ -51,7 +53,7 @@ pub(crate) fn run(args: &InspectArgs) -> Result<ExitCode, Failure> {
     problems.extend(tokenizer.map(|failure| failure.message()));
     let notes =
         [checkpoint.notes(), &load::idle_directories(checkpoint), &absent_metadata(checkpoint)].concat();
-    let seen = Seen { places, partial, config, inventory, problems, missing, notes, deep };
+    let seen = Seen { places, family, partial, config, inventory, problems, missing, notes, deep };
     if args.output.json {
         report::print_json(&seen.json())?;
     } else {
@@ -61,15 +63,24 @@ pub(crate) fn run(args: &InspectArgs) -> Result<ExitCode, Failure> {
     Ok(verdict(seen.complete() && !damaged))
 }
 
-/// The config, and what a load would stumble over; nothing is loaded of what has shards set aside.
-fn recognise(partial: &Partial) -> Result<(KimiK3Config, Vec<String>), Failure> {
+/// What the config tells.
+struct Recognised {
+    family: &'static str,
+    config: KimiK3Config,
+    /// What a load would stumble over.
+    problems: Vec<String>,
+}
+
+/// Reads the config, and looks what a load would stumble over; nothing is loaded of what has shards set aside.
+fn recognise(partial: &Partial) -> Result<Recognised, Failure> {
     let (checkpoint, whole) = (&partial.checkpoint, partial.absent.is_empty() && partial.damaged.is_empty());
     let family = match Family::recognise(checkpoint) {
         Ok(family) => family,
         // The tensors that tell how names begin may lie in an absent shard; the config is enough here.
         Err(LoadError::Store(error)) if is_kimi_k3(checkpoint.config()) => {
             let config = KimiK3Config::read(checkpoint.config()).map_err(LoadError::from)?;
-            return Ok((config, if whole { vec![error.to_string()] } else { Vec::new() }));
+            let problems = if whole { vec![error.to_string()] } else { Vec::new() };
+            return Ok(Recognised { family: FAMILY, config, problems });
         }
         Err(error) => return Err(error.into()),
     };
@@ -79,7 +90,7 @@ fn recognise(partial: &Partial) -> Result<(KimiK3Config, Vec<String>), Failure> 
         let experts = family.catalog(checkpoint, None).err();
         problems.extend([dense, experts].into_iter().flatten().map(|error| error.to_string()));
     }
-    Ok((family.config, problems))
+    Ok(Recognised { family: family.name(), config: family.config, problems })
 }
 
 /// Notes on small files that a release has and a run can do without.
@@ -118,7 +129,7 @@ impl Seen {
         let (parameters, bytes) = self.totals();
         json!({
             "model": self.places,
-            "family": "kimi_k3",
+            "family": self.family,
             "numerics_version": ops::NUMERICS_VERSION,
             "hidden": config.width,
             "vocabulary": config.vocabulary,
@@ -156,7 +167,7 @@ impl Seen {
         let mut text = String::new();
         let config = &self.config;
         let (kda, mla, dense, moe) = self.layers();
-        let _ = writeln!(text, "kimi_k3 in {}", self.places.join(", "));
+        let _ = writeln!(text, "{} in {}", self.family, self.places.join(", "));
         let _ = writeln!(
             text,
             "layers: {} ({kda} KDA, {mla} MLA; {dense} with a dense MLP, {moe} with routed experts)",
