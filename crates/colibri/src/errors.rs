@@ -105,7 +105,7 @@ impl Failure {
             Failure::Golden(_) => "golden",
             Failure::Told { kind, .. } => kind,
             Failure::OutputClosed => "closed",
-            Failure::Io { .. } | Failure::Text(TextError::Unreadable { .. }) => "io",
+            Failure::Io { .. } => "io",
             Failure::Store(error) => kind_of_store(error),
             Failure::Load(error) => kind_of_load(error),
             Failure::Plan(error) => match error {

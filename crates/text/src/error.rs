@@ -1,21 +1,11 @@
 //! Everything that can go wrong between strings and ids, said in words a user can act on.
 //! It deliberately knows no parser: each variant carries what its message needs.
 
-use std::path::PathBuf;
-
 /// An error of this crate. Each message names the file or setting, what was expected, what was found and what
 /// to do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TextError {
-    /// A file of the checkpoint could not be read.
-    #[error("{}: {source}; expected a readable file: copy it from the model's release", path.display())]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        source: std::io::Error,
-    },
     /// A file is larger than any tokenizer.
     #[error(
         "{file}: expected at most {limit} bytes, found more; this is another file: copy it from the model's release"

@@ -5,8 +5,11 @@
 //! use text::{Segment, StreamDecoder, Tiktoken, Tokenizer};
 //!
 //! # fn main() -> Result<(), text::TextError> {
-//! let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/k3-tiny");
-//! let tokenizer = Tiktoken::open(directory.as_ref())?;
+//! # macro_rules! file { ($name:literal) => {
+//! #     include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/k3-tiny/", $name))
+//! # } }
+//! let (ranks, config) = (file!("tiktoken.model"), file!("tokenizer_config.json"));
+//! let tokenizer = Tiktoken::from_bytes(ranks, Some(config))?;
 //! // The control token comes from us; the text comes from a user and stays text, whatever it spells.
 //! let ids = tokenizer.encode(&[Segment::Special("<|open|>"), Segment::Text("a <|close|> b")])?;
 //! assert_eq!(ids.iter().filter(|&&id| tokenizer.is_special(id)).count(), 1);

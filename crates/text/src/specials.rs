@@ -10,6 +10,7 @@ use serde::de::{Deserializer, MapAccess, Visitor};
 use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
+use std::sync::OnceLock;
 
 /// How many control tokens follow the ranks, used or not.
 pub(crate) const COUNT: u32 = 256;
@@ -21,8 +22,8 @@ pub(crate) struct Specials {
     /// In the order of ids.
     names: Vec<String>,
     id_of: HashMap<String, u32>,
-    /// Its pattern numbers are offsets from `first`.
-    finder: AhoCorasick,
+    /// Built when it is first asked for: most programs never are. Its pattern numbers are offsets from `first`.
+    automaton: OnceLock<AhoCorasick>,
 }
 
 impl Specials {
@@ -45,11 +46,7 @@ impl Specials {
                 return Err(TextError::SameName { first, second: id, name: excerpt(name.as_bytes()) });
             }
         }
-        let finder = AhoCorasick::builder()
-            .match_kind(MatchKind::LeftmostLongest)
-            .build(&names)
-            .map_err(|source| TextError::UnsearchableSpecials { source })?;
-        Ok(Self { first, names, id_of, finder })
+        Ok(Self { first, names, id_of, automaton: OnceLock::new() })
     }
 
     /// The names in the order of ids.
@@ -65,9 +62,36 @@ impl Specials {
         (self.first..self.first + COUNT).contains(&id)
     }
 
+    /// The search for their spellings.
+    ///
+    /// # Errors
+    /// [`TextError::UnsearchableSpecials`] if the names are too much for it.
+    pub(crate) fn finder(&self) -> Result<Finder<'_>, TextError> {
+        let first = self.first;
+        if let Some(automaton) = self.automaton.get() {
+            return Ok(Finder { first, automaton });
+        }
+        let built = AhoCorasick::builder()
+            .match_kind(MatchKind::LeftmostLongest)
+            .build(&self.names)
+            .map_err(|source| TextError::UnsearchableSpecials { source })?;
+        // Another thread may have been first: then ours is dropped.
+        Ok(Finder { first, automaton: self.automaton.get_or_init(|| built) })
+    }
+}
+
+/// The search for spellings of control tokens.
+#[derive(Clone, Copy)]
+pub(crate) struct Finder<'s> {
+    first: u32,
+    automaton: &'s AhoCorasick,
+}
+
+impl<'s> Finder<'s> {
     /// Where `text` spells control tokens, from left to right: the longest name where several begin.
-    pub(crate) fn find<'s>(&'s self, text: &'s str) -> impl Iterator<Item = (Range<usize>, u32)> + 's {
-        self.finder.find_iter(text).map(|found| (found.range(), self.first + found.pattern().as_u32()))
+    pub(crate) fn find(self, text: &'s str) -> impl Iterator<Item = (Range<usize>, u32)> + 's {
+        let found = self.automaton.find_iter(text);
+        found.map(move |found| (found.range(), self.first + found.pattern().as_u32()))
     }
 }
 

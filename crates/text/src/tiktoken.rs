@@ -7,16 +7,13 @@ use crate::specials::{COUNT, Specials};
 use crate::{Segment, TextError, Tokenizer, ranks};
 use std::collections::HashMap;
 use std::fmt;
-use std::fs::File;
-use std::io::Read as _;
-use std::path::Path;
 use tiktoken_rs::CoreBPE;
 
 const MODEL: &str = "tiktoken.model";
 const CONFIG: &str = "tokenizer_config.json";
 
 /// The most bytes either file may have: twenty times the largest tokenizer known, so that a file of weights
-/// under the wrong name is refused before it is read. It also keeps ids far from the end of u32.
+/// under the wrong name is refused before it is parsed. It also keeps ids far from the end of u32.
 const FILE_BYTES_MAX: usize = 64 << 20;
 
 /// How text falls into pieces before any merge, alternatives in order (Kimi K2 and K3).
@@ -42,16 +39,6 @@ pub struct Tiktoken {
 }
 
 impl Tiktoken {
-    /// Reads `tiktoken.model` and `tokenizer_config.json` of a checkpoint's directory.
-    ///
-    /// # Errors
-    /// As [`from_bytes`](Self::from_bytes), and [`TextError::Unreadable`] if one of the files cannot be read.
-    pub fn open(directory: &Path) -> Result<Self, TextError> {
-        let model = read(directory, MODEL)?;
-        let config = read(directory, CONFIG)?;
-        Self::from_bytes(&model, Some(&config))
-    }
-
     /// The tokenizer in the bytes of `tiktoken.model`. The control tokens are named by `added_tokens_decoder`
     /// of `tokenizer_config.json`; those without an entry, and all without a file, are
     /// `<|reserved_token_{id}|>`.
@@ -73,19 +60,22 @@ impl Tiktoken {
 
     /// The ids of text in which the spelling of a control token is that token. Never for a user's text: see
     /// [`Tokenizer::encode`]. The cuts come first, as in the release: a spelling across one is ordinary text.
-    #[must_use]
-    pub fn encode_with_specials(&self, trusted: &str) -> Vec<u32> {
+    ///
+    /// # Errors
+    /// [`TextError::UnsearchableSpecials`] if the names of the control tokens are too much for a search.
+    pub fn encode_with_specials(&self, trusted: &str) -> Result<Vec<u32>, TextError> {
+        let finder = self.specials.finder()?;
         let mut ids = Vec::new();
         for slice in cuts(trusted, LIMITS) {
             let mut done = 0;
-            for (range, id) in self.specials.find(slice) {
+            for (range, id) in finder.find(slice) {
                 ids.extend(self.ordinary.encode_ordinary(&slice[done..range.start]));
                 ids.push(id);
                 done = range.end;
             }
             ids.extend(self.ordinary.encode_ordinary(&slice[done..]));
         }
-        ids
+        Ok(ids)
     }
 
     /// The ids of ordinary text. The library's pattern gives up, and panics, past a million characters of white
@@ -134,18 +124,6 @@ impl fmt::Debug for Tiktoken {
         let ranks = self.vocabulary() - COUNT;
         formatter.debug_struct("Tiktoken").field("ranks", &ranks).field("specials", &COUNT).finish()
     }
-}
-
-/// A whole file, refused if it is too large to be what its name says.
-fn read(directory: &Path, name: &'static str) -> Result<Vec<u8>, TextError> {
-    let path = directory.join(name);
-    let read_file = || {
-        let mut bytes = Vec::new();
-        // One byte past the limit is enough to refuse the file, whatever its length says.
-        File::open(&path)?.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;
-        Ok(bytes)
-    };
-    read_file().map_err(|source| TextError::Unreadable { path: path.clone(), source })
 }
 
 fn check_size(file: &'static str, bytes: &[u8]) -> Result<(), TextError> {

@@ -131,7 +131,7 @@ fn damaged_configs_are_named() {
 fn the_longest_of_two_spellings_wins() {
     let config = config("\"512\": {\"content\": \"<a\"}, \"513\": {\"content\": \"<a>\"}");
     let tokenizer = Tiktoken::from_bytes(model().as_bytes(), Some(config.as_bytes())).expect("whole");
-    assert_eq!(tokenizer.encode_with_specials("<a><a"), [513, 512]);
+    assert_eq!(tokenizer.encode_with_specials("<a><a").expect("few names"), [513, 512]);
 }
 
 #[test]
@@ -141,18 +141,6 @@ fn a_file_of_weights_is_refused_by_its_size() {
     assert!(matches!(error, TextError::TooLarge { file: "tiktoken.model", .. }), "{error}");
     let error = Tiktoken::from_bytes(model().as_bytes(), Some(&large)).expect_err("too large");
     assert!(matches!(error, TextError::TooLarge { file: "tokenizer_config.json", .. }), "{error}");
-}
-
-#[test]
-fn a_missing_file_is_named() {
-    let directory = tempfile::tempdir().expect("a temporary folder");
-    let message = Tiktoken::open(directory.path()).expect_err("no file").to_string();
-    assert!(message.contains("tiktoken.model: ") && message.contains("copy it from"), "{message}");
-    std::fs::write(directory.path().join("tiktoken.model"), model()).expect("written");
-    let message = Tiktoken::open(directory.path()).expect_err("no config").to_string();
-    assert!(message.contains("tokenizer_config.json: "), "{message}");
-    std::fs::write(directory.path().join("tokenizer_config.json"), config("")).expect("written");
-    assert_eq!(Tiktoken::open(directory.path()).expect("both files").vocabulary(), 768);
 }
 
 /// Numbers that look random and are the same on every run (`SplitMix64`).

@@ -7,17 +7,14 @@ use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::LazyLock;
 use text::{Segment, Tiktoken, Tokenizer};
 
-/// A path below `data/`.
-pub(crate) fn path(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../data").join(name)
-}
-
+/// A file below `data/`.
 pub(crate) fn bytes(name: &str) -> Vec<u8> {
-    std::fs::read(path(name)).unwrap_or_else(|error| panic!("data/{name}: {error}"))
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../data").join(name);
+    std::fs::read(path).unwrap_or_else(|error| panic!("data/{name}: {error}"))
 }
 
 pub(crate) fn json<T: DeserializeOwned>(name: &str) -> T {
@@ -96,8 +93,10 @@ pub(crate) static TINY: LazyLock<Tiktoken> = LazyLock::new(|| {
 });
 
 /// The tokenizer of k3-tiny: 3,840 ranks.
-pub(crate) static K3_TINY: LazyLock<Tiktoken> =
-    LazyLock::new(|| Tiktoken::open(&path("k3-tiny")).expect("data/k3-tiny"));
+pub(crate) static K3_TINY: LazyLock<Tiktoken> = LazyLock::new(|| {
+    let config = bytes("k3-tiny/tokenizer_config.json");
+    Tiktoken::from_bytes(&bytes("k3-tiny/tiktoken.model"), Some(&config)).expect("data/k3-tiny")
+});
 
 /// A `tokenizer_config.json` that names these control tokens.
 pub(crate) fn config_of(names: &BTreeMap<String, u32>) -> Vec<u8> {

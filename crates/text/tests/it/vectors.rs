@@ -124,7 +124,7 @@ fn golden_texts() {
         assert_eq!(encode(&K3_TINY, &case.text), case.ids, "{:?}", case.text);
     }
     for case in golden.special_allowed {
-        assert_eq!(K3_TINY.encode_with_specials(&case.text), case.ids, "{:?}", case.text);
+        assert_eq!(K3_TINY.encode_with_specials(&case.text).expect("few names"), case.ids, "{:?}", case.text);
     }
 }
 
@@ -138,7 +138,7 @@ fn golden_conversations() {
         let segments = segments_of(chat);
         let ids = K3_TINY.encode(&segments).expect("known control tokens");
         assert_eq!(ids, chat.ids, "{:?}", chat.rendered);
-        let trusting = K3_TINY.encode_with_specials(&chat.rendered);
+        let trusting = K3_TINY.encode_with_specials(&chat.rendered).expect("few names");
         let people_spell = chat.messages.iter().any(|message| message.content.contains("<|"));
         assert_eq!(trusting != chat.ids, people_spell, "{:?}", chat.rendered);
         spelled_by_users += usize::from(people_spell);
