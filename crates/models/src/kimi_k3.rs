@@ -165,12 +165,12 @@ impl Layer {
 /// The store's, for the first norm of layer 0, if neither is there.
 pub fn prefix(checkpoint: &Checkpoint) -> Result<&'static str, LoadError> {
     const PROBE: &str = "model.layers.0.input_layernorm.weight";
-    for prefix in ["language_model.", ""] {
+    for prefix in [names::PREFIX, ""] {
         if checkpoint.tensor(&format!("{prefix}{PROBE}")).is_some() {
             return Ok(prefix);
         }
     }
-    Ok(checkpoint.find(&format!("language_model.{PROBE}")).map(|_| "language_model.")?)
+    Ok(checkpoint.find(&format!("{}{PROBE}", names::PREFIX)).map(|_| names::PREFIX)?)
 }
 
 impl KimiK3 {

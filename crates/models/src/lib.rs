@@ -165,7 +165,7 @@ impl Family {
             let (text, _) = kimi_k3::text_part(config);
             let found = text.get("model_type").or_else(|| config.get("model_type"));
             let found = found.and_then(|v| v.as_str()).unwrap_or("(absent)").to_owned();
-            return Err(ConfigError::UnknownFamily { found, known: "kimi_k3".into() }.into());
+            return Err(ConfigError::UnknownFamily { found, known: kimi_k3::names::FAMILY.into() }.into());
         }
         Ok(Family { config: KimiK3Config::read(config)?, prefix: kimi_k3::prefix(checkpoint)? })
     }
@@ -173,7 +173,7 @@ impl Family {
     /// Its name.
     #[must_use]
     pub fn name(&self) -> &'static str {
-        "kimi_k3"
+        kimi_k3::names::FAMILY
     }
 
     /// The routed expert that a tensor of this name belongs to.

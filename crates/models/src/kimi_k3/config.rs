@@ -1,5 +1,6 @@
 //! The config of Kimi K3: `text_config` nested or flat. Every flag is honoured or refused by name; one that changes the
 //! numbers must be there, because its default elsewhere (Kimi-Linear) would silently make another model.
+use super::names::FAMILY;
 use crate::config::{ConfigError, Keys};
 use crate::delta_attention::DeltaConfig;
 use crate::latent_attention::LatentConfig;
@@ -69,7 +70,7 @@ pub fn is_kimi_k3(config: &Value) -> bool {
     let has = |key: &str| text.get(key).is_some_and(|v| !v.is_null());
     let says = |part: &Value| part.get("model_type").and_then(Value::as_str).map(str::to_owned);
     match (says(config).as_deref(), says(text).as_deref()) {
-        (Some("kimi_k3"), _) | (_, Some("kimi_k3")) => true,
+        (Some(FAMILY), _) | (_, Some(FAMILY)) => true,
         (None | Some("kimi_linear"), None | Some("kimi_linear")) => {
             has("attn_res_block_size") && has("routed_expert_hidden_size")
         }

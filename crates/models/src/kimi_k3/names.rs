@@ -9,7 +9,7 @@ use store::ExpertId;
 pub const FAMILY: &str = "kimi_k3";
 
 /// Before all names of the language model in the release; some re-exports go without.
-const PREFIX: &str = "language_model.";
+pub(super) const PREFIX: &str = "language_model.";
 const LAYERS: &str = "model.layers.";
 const ATTENTION: &str = "self_attn.";
 const DENSE_MLP: &str = "mlp.";
