@@ -12,23 +12,7 @@ use std::path::{Path, PathBuf};
 
 #[path = "../../../../../tests/seeds.rs"]
 mod seeds_of_tests;
-use seeds_of_tests::seeds;
-
-/// A small generator (splitmix64): the same numbers on every machine.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, limit: usize) -> usize {
-        (self.next() % limit.max(1) as u64) as usize
-    }
-}
+use seeds_of_tests::{Random, seeds};
 
 /// A tensor to spoil.
 #[derive(Clone)]
