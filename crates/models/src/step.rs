@@ -252,9 +252,11 @@ fn admit(
     if part.position != stands {
         return Ok(Some(PartError::Position { asked: part.position, stands }));
     }
-    let last = model.state_fields().len() as u32 - 1;
-    if let Some(&layer) = part.taps.iter().find(|&&layer| layer > last) {
-        return Ok(Some(PartError::UnknownLayer { layer, last }));
+    if let Some(&layer) = part.taps.iter().max() {
+        let last = model.state_fields().len() as u32 - 1;
+        if layer > last {
+            return Ok(Some(PartError::UnknownLayer { layer, last }));
+        }
     }
     let before = rows.len();
     match part.input {
