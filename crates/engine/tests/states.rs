@@ -4,7 +4,7 @@ mod common;
 use common::devices::{Rigged, Strike};
 use common::{Setup, alone, assert_same, feed, part, release, reset, some_ids, step_bits};
 use engine::Engine;
-use models::{Dense, Health, Logits, Part, PartError, State, StateError};
+use models::{Dense, Health, Input, Logits, Part, PartError, State, StateError};
 use ops::testing::Late;
 use ops::{Activations, NUMERICS_VERSION, Oracle};
 use store::{Checkpoint, testing};
@@ -430,6 +430,25 @@ fn a_failure_of_the_device_outside_a_step_loses_nothing() {
         &alone(&mut other, &ids[..2]),
         "after resets",
     );
+}
+
+/// Rows of another width and layers that are not there are refused before anything is computed.
+#[test]
+fn a_part_is_refused_for_rows_and_layers_that_cannot_be() {
+    let mut engine = engine(64, 1);
+    let mut state = engine.create_state().unwrap();
+    let (ids, rows) = (some_ids(1, 2), vec![0.0; 193]);
+    let mut refused = |input: Input<'_>, taps: &[u32]| {
+        let mut part = part(&mut state, &ids);
+        (part.input, part.taps) = (input, taps);
+        engine.step(&mut [part]).unwrap().pop().unwrap().unwrap_err()
+    };
+    let error = refused(Input::Rows(&rows), &[]);
+    assert!(matches!(error, PartError::Width { numbers: 193, width: 192 }), "{error}");
+    let error = refused(Input::Ids(&ids), &[0, 9]);
+    assert!(matches!(error, PartError::UnknownLayer { layer: 9, last: 8 }), "{error}");
+    assert_eq!((state.position(), state.health()), (0, Health::Ready));
+    feed(&mut engine, &mut state, &ids).unwrap();
 }
 
 #[test]
