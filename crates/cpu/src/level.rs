@@ -1,0 +1,88 @@
+//! Which instructions the processor has. Every level gives the same bits; a lower one can be asked for in tests.
+//! It knows no kernel.
+
+/// A set of instructions that kernels are written for, lowest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Level {
+    /// What the compiler's target has. Without fused multiply-adds in hardware it is slow beyond use, and equal.
+    Portable,
+    /// x86-64 with AVX2, FMA and F16C: processors since 2013.
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    /// x86-64 with AVX-512 F, BW, DQ and VL.
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+    /// AArch64: all have 128-bit vectors with fused multiply-adds.
+    #[cfg(target_arch = "aarch64")]
+    Neon,
+}
+
+impl Level {
+    /// The highest that this processor has.
+    #[must_use]
+    pub fn best() -> Self {
+        Self::available().last().unwrap_or(Level::Portable)
+    }
+
+    /// All that this processor has, lowest first.
+    pub fn available() -> impl Iterator<Item = Self> {
+        Self::ALL.iter().copied().filter(|level| level.is_available())
+    }
+
+    /// Its name in reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Level::Portable => "portable",
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => "AVX2",
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 => "AVX-512",
+            #[cfg(target_arch = "aarch64")]
+            Level::Neon => "NEON",
+        }
+    }
+
+    /// Whether this processor (and its system) has it.
+    #[must_use]
+    pub fn is_available(self) -> bool {
+        match self {
+            Level::Portable => true,
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => {
+                is_x86_feature_detected!("avx2")
+                    && is_x86_feature_detected!("fma")
+                    && is_x86_feature_detected!("f16c")
+            }
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 => {
+                Level::Avx2.is_available()
+                    && is_x86_feature_detected!("avx512f")
+                    && is_x86_feature_detected!("avx512bw")
+                    && is_x86_feature_detected!("avx512dq")
+                    && is_x86_feature_detected!("avx512vl")
+            }
+            #[cfg(target_arch = "aarch64")]
+            Level::Neon => true,
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    const ALL: &[Self] = &[Level::Portable, Level::Avx2, Level::Avx512];
+    #[cfg(target_arch = "aarch64")]
+    const ALL: &[Self] = &[Level::Portable, Level::Neon];
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    const ALL: &[Self] = &[Level::Portable];
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_rise_to_the_best() {
+        let levels: Vec<Level> = Level::available().collect();
+        assert_eq!(levels[0], Level::Portable);
+        assert!(levels.is_sorted() && levels.last() == Some(&Level::best()));
+    }
+}
