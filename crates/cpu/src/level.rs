@@ -9,12 +9,18 @@ pub enum Level {
     /// x86-64 with AVX2, FMA and F16C: processors since 2013.
     #[cfg(target_arch = "x86_64")]
     Avx2,
-    /// x86-64 with AVX-512 F, BW, DQ and VL.
+    /// The same with AVX-VNNI, dot products of bytes: Intel's desktops since 2021, AMD's since 2024.
+    #[cfg(target_arch = "x86_64")]
+    AvxVnni,
+    /// x86-64 with AVX-512 F, BW, DQ, VL and VNNI: servers since 2019, AMD's desktops since 2022.
     #[cfg(target_arch = "x86_64")]
     Avx512,
     /// AArch64: all have 128-bit vectors with fused multiply-adds.
     #[cfg(target_arch = "aarch64")]
     Neon,
+    /// The same with dot products of bytes: Apple's M1 and later, servers since 2019.
+    #[cfg(target_arch = "aarch64")]
+    NeonDot,
 }
 
 impl Level {
@@ -37,9 +43,13 @@ impl Level {
             #[cfg(target_arch = "x86_64")]
             Level::Avx2 => "AVX2",
             #[cfg(target_arch = "x86_64")]
+            Level::AvxVnni => "AVX-VNNI",
+            #[cfg(target_arch = "x86_64")]
             Level::Avx512 => "AVX-512",
             #[cfg(target_arch = "aarch64")]
             Level::Neon => "NEON",
+            #[cfg(target_arch = "aarch64")]
+            Level::NeonDot => "NEON with dot products",
         }
     }
 
@@ -55,22 +65,27 @@ impl Level {
                     && is_x86_feature_detected!("f16c")
             }
             #[cfg(target_arch = "x86_64")]
+            Level::AvxVnni => Level::Avx2.is_available() && is_x86_feature_detected!("avxvnni"),
+            #[cfg(target_arch = "x86_64")]
             Level::Avx512 => {
                 Level::Avx2.is_available()
                     && is_x86_feature_detected!("avx512f")
                     && is_x86_feature_detected!("avx512bw")
                     && is_x86_feature_detected!("avx512dq")
                     && is_x86_feature_detected!("avx512vl")
+                    && is_x86_feature_detected!("avx512vnni")
             }
             #[cfg(target_arch = "aarch64")]
             Level::Neon => true,
+            #[cfg(target_arch = "aarch64")]
+            Level::NeonDot => std::arch::is_aarch64_feature_detected!("dotprod"),
         }
     }
 
     #[cfg(target_arch = "x86_64")]
-    const ALL: &[Self] = &[Level::Portable, Level::Avx2, Level::Avx512];
+    const ALL: &[Self] = &[Level::Portable, Level::Avx2, Level::AvxVnni, Level::Avx512];
     #[cfg(target_arch = "aarch64")]
-    const ALL: &[Self] = &[Level::Portable, Level::Neon];
+    const ALL: &[Self] = &[Level::Portable, Level::Neon, Level::NeonDot];
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     const ALL: &[Self] = &[Level::Portable];
 }
