@@ -29,11 +29,13 @@ mod cuts;
 mod error;
 mod ranks;
 mod specials;
+mod stop;
 mod stream;
 mod tiktoken;
 mod tokenizer;
 
 pub use crate::error::TextError;
+pub use crate::stop::{StopError, StopStrings};
 pub use crate::stream::StreamDecoder;
 pub use crate::tiktoken::{PATTERN, Tiktoken};
 pub use crate::tokenizer::{Segment, Tokenizer};
