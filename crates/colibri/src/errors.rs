@@ -1,5 +1,5 @@
 //! What can go wrong in a command: its kind, its exit code, and how it is said. Knows no flag.
-use engine::{EngineError, PlanError};
+use engine::{EngineError, PlanError, SamplingError};
 use memory::MemoryError;
 use models::{LoadError, PartError, StateError, StepError};
 use ops::DeviceError;
@@ -191,7 +191,9 @@ fn kind_of_engine(error: &EngineError) -> &'static str {
             PartError::Cancelled => "cancelled",
             PartError::Position { .. } | PartError::NeedsRebuild | PartError::Empty => "state",
         },
-        EngineError::TooLong { .. } | EngineError::EmptyPrompt => "usage",
+        EngineError::Sampling(SamplingError::NotFinite { .. }) => "numerics",
+        EngineError::BadSession(_) => "state",
+        EngineError::Sampling(_) | EngineError::TooLong { .. } | EngineError::EmptyPrompt => "usage",
     }
 }
 

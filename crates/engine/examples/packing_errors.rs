@@ -9,6 +9,7 @@ use memory::CacheSize;
 use models::{Dense, Family, LoadOptions, Logits, Tap};
 use ops::{Activations, Oracle};
 use std::error::Error;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use store::{Checkpoint, Dtype};
 
@@ -86,8 +87,9 @@ fn load(checkpoint: &Checkpoint, dense: Dense, activations: Activations) -> Resu
 fn write_text(engine: &mut Engine, prompt: &[u32], seed: u64) -> Result<Vec<u32>, Box<dyn Error>> {
     let mut session = Session::new(engine)?;
     let sampling = Sampling { seed, ..Sampling::default() };
-    let task = Task { prompt, max_tokens: LENGTH, sampling, stop: &[], cancel: None };
-    let answer = generate(engine, &mut session, &task, &mut |_| {})?;
+    let mut sampler = engine.sampler(sampling)?;
+    let task = Task { prompt, max_tokens: LENGTH, stop: &[], cancel: None };
+    let answer = generate(engine, &mut session, &task, &mut sampler, &mut |_| ControlFlow::Continue(()))?;
     session.close(engine)?;
     Ok([prompt, &answer.ids].concat())
 }

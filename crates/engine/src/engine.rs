@@ -1,5 +1,6 @@
 //! The loaded model with everything it works with: one owner, one step at a time.
 use crate::plan::Plan;
+use crate::sampler::{Sampler, Sampling, SamplingError};
 use memory::Slab;
 use models::step::{self, Workplace};
 use models::{
@@ -35,6 +36,12 @@ pub enum EngineError {
     /// A sequence's state.
     #[error(transparent)]
     State(#[from] StateError),
+    /// A choice of a token.
+    #[error(transparent)]
+    Sampling(#[from] SamplingError),
+    /// Bytes that are no saved session of this model.
+    #[error("not a usable saved session: {0}")]
+    BadSession(String),
     /// The prompt and what is to follow do not fit.
     #[error(
         "{tokens} tokens do not fit into the context of {context}; {}",
@@ -132,6 +139,14 @@ impl Engine {
     #[must_use]
     pub fn usage(&self) -> Usage {
         self.ops.usage()
+    }
+
+    /// Chooses tokens of one sequence of this model.
+    ///
+    /// # Errors
+    /// A setting outside its range.
+    pub fn sampler(&self, sampling: Sampling) -> Result<Sampler, SamplingError> {
+        Sampler::new(sampling, self.model.vocabulary())
     }
 
     /// Runs one step; see [`step::run`].

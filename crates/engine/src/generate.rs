@@ -1,30 +1,65 @@
 //! One prompt, one answer: prefill in chunks, then token by token.
 use crate::engine::{Engine, EngineError};
-use crate::sampler::Sampling;
+use crate::sampler::Sampler;
 use crate::session::Session;
 use models::{Logits, PartError};
-use std::sync::atomic::AtomicBool;
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// What to generate.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Task<'a> {
     /// Ids to go on from.
     pub prompt: &'a [u32],
     /// Tokens at most.
     pub max_tokens: u32,
-    /// How tokens are chosen.
-    pub sampling: Sampling,
     /// Ids that end the answer; they are not part of it.
     pub stop: &'a [u32],
-    /// Set by another thread to end it.
-    pub cancel: Option<&'a AtomicBool>,
+    /// Whoever may end it from outside.
+    pub cancel: Option<Cancel<'a>>,
+}
+
+/// A flag that another thread sets to end an answer, and where it is looked at.
+#[derive(Clone, Copy, Debug)]
+pub struct Cancel<'a> {
+    /// Set to end it.
+    pub flag: &'a AtomicBool,
+    /// How soon.
+    pub during: During,
+}
+
+impl<'a> Cancel<'a> {
+    /// As soon as possible: the session must be synced from the start.
+    #[must_use]
+    pub fn at_once(flag: &'a AtomicBool) -> Self {
+        Cancel { flag, during: During::Step }
+    }
+
+    /// A prompt is given up between layers, an answer only between two tokens, so that the session keeps it.
+    #[must_use]
+    pub fn between_tokens(flag: &'a AtomicBool) -> Self {
+        Cancel { flag, during: During::Prompt }
+    }
+
+    fn raised(&self) -> bool {
+        self.flag.load(Ordering::Relaxed)
+    }
+}
+
+/// Which steps a cancel may leave half done; such a step leaves a session that must begin anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum During {
+    /// Every step.
+    Step,
+    /// Steps of the prompt; an answer's are finished, and the cancel is looked at between them.
+    Prompt,
 }
 
 /// Why an answer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finish {
-    /// A stop id came.
+    /// A stop id came, or the caller saw the end.
     Stop,
     /// Enough tokens, or the context is full.
     Length,
@@ -51,6 +86,8 @@ pub struct Answer {
     pub ids: Vec<u32>,
     /// Why it ended.
     pub finish: Finish,
+    /// The stop id that ended it, which no step has taken in.
+    pub stop_id: Option<u32>,
     /// Prompt tokens computed, and the time.
     pub prefill: (u32, Duration),
     /// Tokens fed after the prompt, and the time.
@@ -60,37 +97,48 @@ pub struct Answer {
 /// What happens while an answer is made.
 #[derive(Clone, Copy, Debug)]
 pub enum Event {
-    /// Prompt tokens computed, of all.
+    /// Prompt tokens computed, of all that the session had not seen.
     Prefilled(u32, u32),
-    /// The next token.
-    Token(u32),
+    /// The next token; no step has taken it in yet.
+    Token {
+        /// Its id.
+        id: u32,
+    },
 }
 
-/// Generates an answer in a session; `on_event` hears of every token as it comes.
+/// Generates an answer in a session. `on_event` hears of every token as it comes and may end the answer there; the
+/// token is then its last.
+///
+/// The session has seen the prompt and the answer without its last token, and can go on from there; only a step that
+/// failed or was left half done makes it begin anew.
 ///
 /// # Errors
-/// The prompt's, or what a step gives. A cancel is no error.
+/// The prompt's, the sampler's, or what a step gives. A cancel is no error.
 pub fn generate(
     engine: &mut Engine,
     session: &mut Session,
     task: &Task<'_>,
-    on_event: &mut dyn FnMut(Event),
+    sampler: &mut Sampler,
+    on_event: &mut dyn FnMut(Event) -> ControlFlow<Finish>,
 ) -> Result<Answer, EngineError> {
     let room = room(engine, task)?;
     session.sync(engine, task.prompt)?;
+    sampler.begin(task.prompt);
     let mut answer = Answer {
         ids: Vec::new(),
         finish: Finish::Length,
+        stop_id: None,
         prefill: (0, Duration::ZERO),
         decode: (0, Duration::ZERO),
     };
-    let task = &Task { max_tokens: task.max_tokens.min(room), ..task.clone() };
+    let task = &Task { max_tokens: task.max_tokens.min(room), ..*task };
     if task.max_tokens == 0 {
         return Ok(answer);
     }
-    match run(engine, session, task, &mut answer, on_event) {
+    match run(engine, session, task, sampler, &mut answer, on_event) {
+        Ok(finish) => answer.finish = finish,
         Err(EngineError::Part(PartError::Cancelled)) => answer.finish = Finish::Cancelled,
-        other => other?,
+        Err(error) => return Err(error),
     }
     Ok(answer)
 }
@@ -112,32 +160,19 @@ fn run(
     engine: &mut Engine,
     session: &mut Session,
     task: &Task<'_>,
+    sampler: &mut Sampler,
     answer: &mut Answer,
-    on_event: &mut dyn FnMut(Event),
-) -> Result<(), EngineError> {
+    on_event: &mut dyn FnMut(Event) -> ControlFlow<Finish>,
+) -> Result<Finish, EngineError> {
     let start = Instant::now();
     let prefilled = prefill(engine, session, task, answer, on_event);
     answer.prefill.1 = start.elapsed();
-    let mut logits = prefilled?;
-    let start = Instant::now();
-    let outcome = loop {
-        let position = session.state().position();
-        let id = task.sampling.pick(&logits, position);
-        if task.stop.contains(&id) {
-            answer.finish = Finish::Stop;
-            break Ok(());
-        }
-        answer.ids.push(id);
-        on_event(Event::Token(id));
-        if answer.ids.len() as u32 >= task.max_tokens {
-            break Ok(());
-        }
-        match session.feed(engine, &[id], Logits::Last, task.cancel) {
-            Ok(output) => logits = output.logits,
-            Err(error) => break Err(error),
-        }
-        answer.decode.0 += 1;
+    let logits = match prefilled? {
+        ControlFlow::Continue(logits) => logits,
+        ControlFlow::Break(finish) => return Ok(finish),
     };
+    let start = Instant::now();
+    let outcome = decode(engine, session, task, sampler, (logits, answer), on_event);
     answer.decode.1 = start.elapsed();
     outcome
 }
@@ -148,17 +183,53 @@ fn prefill(
     session: &mut Session,
     task: &Task<'_>,
     answer: &mut Answer,
-    on_event: &mut dyn FnMut(Event),
-) -> Result<Vec<f32>, EngineError> {
+    on_event: &mut dyn FnMut(Event) -> ControlFlow<Finish>,
+) -> Result<ControlFlow<Finish, Vec<f32>>, EngineError> {
     let rest = &task.prompt[session.ids().len()..];
     let chunk = engine.plan().chunk as usize;
+    let cancel = task.cancel.map(|cancel| cancel.flag);
     let mut logits = Vec::new();
     for (i, ids) in rest.chunks(chunk).enumerate() {
         let last = (i + 1) * chunk >= rest.len();
         let wanted = if last { Logits::Last } else { Logits::None };
-        logits = session.feed(engine, ids, wanted, task.cancel)?.logits;
+        logits = session.feed(engine, ids, wanted, cancel)?.logits;
         answer.prefill.0 += ids.len() as u32;
-        on_event(Event::Prefilled(answer.prefill.0, rest.len() as u32));
+        if let ControlFlow::Break(finish) = on_event(Event::Prefilled(answer.prefill.0, rest.len() as u32)) {
+            return Ok(ControlFlow::Break(finish));
+        }
     }
-    Ok(logits)
+    Ok(ControlFlow::Continue(logits))
+}
+
+/// Takes token after token; the first one from `logits`.
+fn decode(
+    engine: &mut Engine,
+    session: &mut Session,
+    task: &Task<'_>,
+    sampler: &mut Sampler,
+    (mut logits, answer): (Vec<f32>, &mut Answer),
+    on_event: &mut dyn FnMut(Event) -> ControlFlow<Finish>,
+) -> Result<Finish, EngineError> {
+    // A step that is not to be left half done is given no flag.
+    let cancel = task.cancel.filter(|cancel| cancel.during == During::Step).map(|cancel| cancel.flag);
+    loop {
+        let id = sampler.pick(&logits, session.state().position())?;
+        sampler.took(id);
+        if task.stop.contains(&id) {
+            answer.stop_id = Some(id);
+            return Ok(Finish::Stop);
+        }
+        answer.ids.push(id);
+        if let ControlFlow::Break(finish) = on_event(Event::Token { id }) {
+            return Ok(finish);
+        }
+        if answer.ids.len() as u32 >= task.max_tokens {
+            return Ok(Finish::Length);
+        }
+        if task.cancel.is_some_and(|cancel| cancel.raised()) {
+            return Ok(Finish::Cancelled);
+        }
+        logits = session.feed(engine, &[id], Logits::Last, cancel)?.logits;
+        answer.decode.0 += 1;
+    }
 }

@@ -7,7 +7,7 @@ pub mod sampler;
 mod session;
 
 pub use engine::{Engine, EngineError, Progress};
-pub use generate::{Answer, Event, Finish, Task, generate};
+pub use generate::{Answer, Cancel, During, Event, Finish, Task, generate};
 pub use plan::{Limits, Plan, PlanError, plan, show_bytes};
-pub use sampler::Sampling;
+pub use sampler::{Sampler, Sampling, SamplingError};
 pub use session::Session;

@@ -4,7 +4,7 @@ use ops::{lanes, math};
 use std::cmp::Ordering;
 
 /// How tokens are chosen.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Sampling {
     /// Divides the logits; 0 takes the largest (ties: the lowest id) and ignores all else.
     pub temperature: f32,
@@ -24,10 +24,106 @@ impl Default for Sampling {
     }
 }
 
+/// A setting or a row of logits that nothing can be chosen by.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum SamplingError {
+    /// A number outside its range.
+    #[error("{setting} is {found}; expected a number {expected}")]
+    OutOfRange {
+        /// The field of [`Sampling`].
+        setting: &'static str,
+        /// Its value.
+        found: f32,
+        /// Its range.
+        expected: &'static str,
+    },
+    /// A row that is no row of this model.
+    #[error("{found} logits, {expected} expected: one for each id of the vocabulary")]
+    Width {
+        /// Logits given.
+        found: usize,
+        /// Ids there are.
+        expected: u32,
+    },
+    /// Nothing can be chosen from such a row.
+    #[error(
+        "the logit of id {id} after {position} tokens is {value}; it must be finite: the model or its numbers are damaged"
+    )]
+    NotFinite {
+        /// The first such id.
+        id: u32,
+        /// Tokens before.
+        position: u32,
+        /// The logit.
+        value: f32,
+    },
+}
+
+/// Chooses the tokens of one sequence.
+#[derive(Debug)]
+pub struct Sampler {
+    sampling: Sampling,
+    vocabulary: u32,
+}
+
+impl Sampler {
+    /// For a model of that vocabulary.
+    ///
+    /// # Errors
+    /// A setting outside its range.
+    pub fn new(sampling: Sampling, vocabulary: u32) -> Result<Self, SamplingError> {
+        sampling.check()?;
+        Ok(Sampler { sampling, vocabulary })
+    }
+
+    /// A sequence begins with these ids.
+    pub fn begin(&mut self, ids: &[u32]) {
+        for &id in ids {
+            self.took(id);
+        }
+    }
+
+    /// The sequence goes on with an id.
+    pub fn took(&mut self, _id: u32) {}
+
+    /// The id that follows `position` ids.
+    ///
+    /// # Errors
+    /// Logits that are not finite or not of this vocabulary.
+    pub fn pick(&mut self, logits: &[f32], position: u32) -> Result<u32, SamplingError> {
+        if logits.len() as u64 != u64::from(self.vocabulary) {
+            return Err(SamplingError::Width { found: logits.len(), expected: self.vocabulary });
+        }
+        if let Some(at) = logits.iter().position(|logit| !logit.is_finite()) {
+            return Err(SamplingError::NotFinite { id: at as u32, position, value: logits[at] });
+        }
+        Ok(self.sampling.pick(logits, position))
+    }
+}
+
 impl Sampling {
-    /// The token that follows `position` tokens. `logits` are finite and not empty.
+    /// The likeliest token, always.
     #[must_use]
-    pub fn pick(&self, logits: &[f32], position: u32) -> u32 {
+    pub fn greedy() -> Self {
+        Sampling { temperature: 0.0, ..Sampling::default() }
+    }
+
+    fn check(&self) -> Result<(), SamplingError> {
+        let settings = [
+            ("temperature", self.temperature, self.temperature >= 0.0, "of at least 0"),
+            ("top_p", self.top_p, self.top_p > 0.0 && self.top_p <= 1.0, "above 0, at most 1"),
+            ("min_p", self.min_p, (0.0..=1.0).contains(&self.min_p), "from 0 to 1"),
+        ];
+        match settings.into_iter().find(|(_, found, valid, _)| !(*valid && found.is_finite())) {
+            None => Ok(()),
+            Some((setting, found, _, expected)) => {
+                Err(SamplingError::OutOfRange { setting, found, expected })
+            }
+        }
+    }
+
+    /// The token that follows `position` tokens. `logits` are finite and not empty.
+    fn pick(&self, logits: &[f32], position: u32) -> u32 {
         if self.temperature == 0.0 {
             return argmax(logits);
         }
@@ -112,7 +208,7 @@ mod tests {
 
     #[test]
     fn draws_depend_on_seed_and_position_only_and_follow_the_shares() {
-        let counts = |sampling: Sampling| {
+        let counts = |sampling: &Sampling| {
             let mut counts = [0u32; 4];
             for position in 0..20_000 {
                 counts[sampling.pick(&LOGITS, position) as usize] += 1;
@@ -120,10 +216,10 @@ mod tests {
             counts
         };
         let sampling = Sampling { seed: 7, ..Sampling::default() };
-        assert_eq!(counts(sampling), counts(sampling));
-        assert_ne!(counts(sampling), counts(Sampling { seed: 8, ..sampling }));
+        assert_eq!(counts(&sampling), counts(&sampling));
+        assert_ne!(counts(&sampling), counts(&Sampling { seed: 8, ..sampling.clone() }));
         // exp(-2), 1, 1, exp(-1) over their sum 2.503: 5.4 %, 39.95 %, 39.95 %, 14.7 %.
-        for (count, share) in counts(sampling).iter().zip([0.054, 0.3995, 0.3995, 0.147]) {
+        for (count, share) in counts(&sampling).iter().zip([0.054, 0.3995, 0.3995, 0.147]) {
             assert!(
                 (f64::from(*count) / 20_000.0 - share).abs() < 0.015,
                 "{count} of 20000, {share} expected"
@@ -140,17 +236,17 @@ mod tests {
 
     #[test]
     fn cuts_leave_what_they_say() {
-        let seen = |sampling: Sampling| {
+        let seen = |sampling: &Sampling| {
             let mut ids: Vec<u32> = (0..500).map(|p| sampling.pick(&LOGITS, p)).collect();
             ids.sort_unstable();
             ids.dedup();
             ids
         };
         let all = Sampling::default();
-        assert_eq!(seen(all), [0, 1, 2, 3]);
-        assert_eq!(seen(Sampling { top_k: 1, ..all }), [1]);
-        assert_eq!(seen(Sampling { top_p: 0.39, ..all }), [1]);
-        assert_eq!(seen(Sampling { top_p: 0.41, ..all }), [1, 2]);
-        assert_eq!(seen(Sampling { min_p: 0.2, ..all }), [1, 2, 3]);
+        assert_eq!(seen(&all), [0, 1, 2, 3]);
+        assert_eq!(seen(&Sampling { top_k: 1, ..all.clone() }), [1]);
+        assert_eq!(seen(&Sampling { top_p: 0.39, ..all.clone() }), [1]);
+        assert_eq!(seen(&Sampling { top_p: 0.41, ..all.clone() }), [1, 2]);
+        assert_eq!(seen(&Sampling { min_p: 0.2, ..all.clone() }), [1, 2, 3]);
     }
 }

@@ -7,6 +7,7 @@ use models::kimi_k3::KimiK3Config;
 use models::{Logits, Output, StateField, Tap};
 use ops::Activations;
 use serde_json::Value;
+use std::ops::ControlFlow;
 
 const PROMPTS: [&str; 4] = ["story", "chat_plain", "chat_think", "mixed"];
 const LAYERS: u32 = 9;
@@ -150,9 +151,10 @@ fn greedy_ids_equal_the_goldens() {
     for prompt in golden_json()["prompts"].as_array().unwrap() {
         let ids = numbers(&prompt["ids"]);
         let mut session = Session::new(&mut engine).unwrap();
-        let sampling = Sampling { temperature: 0.0, ..Sampling::default() };
-        let task = Task { prompt: &ids, max_tokens: 32, sampling, stop: &[], cancel: None };
-        let answer = generate(&mut engine, &mut session, &task, &mut |_| {}).unwrap();
+        let mut sampler = engine.sampler(Sampling::greedy()).unwrap();
+        let task = Task { prompt: &ids, max_tokens: 32, stop: &[], cancel: None };
+        let go_on = &mut |_| ControlFlow::Continue(());
+        let answer = generate(&mut engine, &mut session, &task, &mut sampler, go_on).unwrap();
         assert_eq!((answer.ids, answer.finish), (numbers(&prompt["greedy_ids"]), Finish::Length));
         session.close(&mut engine).unwrap();
     }

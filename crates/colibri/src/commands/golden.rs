@@ -13,10 +13,11 @@ use crate::report;
 use crate::tensor_file::floats;
 use crate::work::{Demand, PARTS, Planned, Wanted, Work, parts};
 use engine::sampler::argmax;
-use engine::{EngineError, Finish, Sampling, Session, Task};
+use engine::{Cancel, EngineError, Finish, Sampling, Session, Task};
 use models::{Dense, Input, Logits, Output, PartError, StateField, Tap};
 use ops::{Activations, DeviceError, Tensor};
 use serde_json::json;
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -278,12 +279,13 @@ fn compare_greedy(golden: &Golden<'_>, work: &mut Work, comparison: &mut Compari
     let task = Task {
         prompt: &golden.prompt.ids,
         max_tokens: want.len() as u32,
-        sampling: Sampling { temperature: 0.0, ..Sampling::default() },
         stop: &[],
-        cancel: Some(work.cancel),
+        cancel: Some(Cancel::at_once(work.cancel)),
     };
     let mut session = work.session()?;
-    let answer = engine::generate(&mut work.engine, &mut session, &task, &mut |_| {})?;
+    let mut sampler = work.engine.sampler(Sampling::greedy()).map_err(EngineError::from)?;
+    let go_on = &mut |_| ControlFlow::Continue(());
+    let answer = engine::generate(&mut work.engine, &mut session, &task, &mut sampler, go_on)?;
     session.close(&mut work.engine)?;
     if answer.finish == Finish::Cancelled {
         return Err(Failure::Engine(EngineError::Part(PartError::Cancelled)));

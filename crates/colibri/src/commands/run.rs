@@ -5,11 +5,11 @@ use crate::report::{self, Pace};
 use crate::sampling::Decoding;
 use crate::work::{Demand, Planned};
 use crate::{load, progress, sampling};
-use engine::{Event, Finish, Plan, Task};
+use engine::{Cancel, EngineError, Event, Finish, Plan, Task};
 use indicatif::ProgressBar;
 use serde_json::json;
+use std::ops::ControlFlow;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering};
 use text::{StreamDecoder, Tiktoken, Tokenizer};
 
 /// Runs it.
@@ -24,16 +24,18 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     note_ends(&decoding, &planned.plan, prompt.len());
     let mut work = planned.load()?;
     drop(model);
-    let mut output = Output::new(&tokenizer, !args.output.json, work.cancel, prompt.len());
+    let mut output = Output::new(&tokenizer, !args.output.json, prompt.len());
     let task = Task {
         prompt: &prompt,
         max_tokens: decoding.max_tokens,
-        sampling: decoding.sampling(),
         stop: &decoding.stop_ids,
-        cancel: Some(work.cancel),
+        cancel: Some(Cancel::at_once(work.cancel)),
     };
     let mut session = work.session()?;
-    let answer = engine::generate(&mut work.engine, &mut session, &task, &mut |event| output.take(event))?;
+    let mut sampler = work.engine.sampler(decoding.sampling()).map_err(EngineError::from)?;
+    let answer = engine::generate(&mut work.engine, &mut session, &task, &mut sampler, &mut |event| {
+        output.take(event)
+    })?;
     let text = output.finish()?;
     let stats = work.stats(Pace::of(answer.prefill), Pace::of(answer.decode));
     if args.output.json {
@@ -82,26 +84,25 @@ struct Output<'a> {
     text: String,
     /// Whether text is printed as it comes.
     live: bool,
-    /// Set when nobody takes the text any more.
-    cancel: &'a AtomicBool,
+    /// Why nobody takes the text any more.
     failed: Option<Failure>,
     prefill: ProgressBar,
 }
 
 impl<'a> Output<'a> {
-    fn new(tokenizer: &'a Tiktoken, live: bool, cancel: &'a AtomicBool, prompt: usize) -> Self {
+    fn new(tokenizer: &'a Tiktoken, live: bool, prompt: usize) -> Self {
         Output {
             tokenizer,
             decoder: StreamDecoder::new(),
             text: String::new(),
             live,
-            cancel,
             failed: None,
             prefill: progress::count("prompt tokens", prompt as u64),
         }
     }
 
-    fn take(&mut self, event: Event) {
+    /// Prints what is certain; ends the answer when nobody takes it.
+    fn take(&mut self, event: Event) -> ControlFlow<Finish> {
         match event {
             Event::Prefilled(done, total) => {
                 self.prefill.set_position(done.into());
@@ -109,11 +110,12 @@ impl<'a> Output<'a> {
                     self.prefill.finish_and_clear();
                 }
             }
-            Event::Token(id) => {
+            Event::Token { id } => {
                 let text = self.text_of(id);
                 self.add(&text);
             }
         }
+        if self.failed.is_some() { ControlFlow::Break(Finish::Cancelled) } else { ControlFlow::Continue(()) }
     }
 
     /// The text that is certain after a token; a control token has none and ends a character that is not whole.
@@ -132,7 +134,6 @@ impl<'a> Output<'a> {
             && let Err(failure) = report::print(text)
         {
             self.failed = Some(failure);
-            self.cancel.store(true, Ordering::SeqCst);
         }
     }
 
