@@ -1,9 +1,12 @@
 //! The command line: every flag with its unit, range and default. Knows no model; what flags mean together is decided
 //! where they are used.
+mod messages;
+
 use crate::errors::EXIT_CODES;
 use crate::values;
 use clap::{Args, Parser, Subcommand};
 use memory::CacheSize;
+pub(crate) use messages::MessageArgs;
 use models::Dense;
 use ops::Activations;
 use std::path::PathBuf;
@@ -21,6 +24,8 @@ pub(crate) struct Arguments {
     /// What to do.
     #[command(subcommand)]
     pub(crate) command: Command,
+    #[command(flatten)]
+    pub(crate) messages: MessageArgs,
 }
 
 /// What the program does.

@@ -1,11 +1,13 @@
 //! What can go wrong in a command: its kind, its exit code, and how it is said. Knows no flag.
+use crate::report;
+use crate::terminal::{ERROR, Stream};
 use engine::{EngineError, PlanError, SamplingError};
 use memory::MemoryError;
 use models::{LoadError, PartError, StateError, StepError};
 use ops::DeviceError;
 use serde_json::json;
 use std::error::Error;
-use std::io::{self, Write as _};
+use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 use store::StoreError;
@@ -164,10 +166,11 @@ impl Failure {
 /// An error as one JSON object on standard output, or for people on standard error.
 pub(crate) fn say(kind: &str, message: &str, json: bool) {
     let object = json!({"error": {"kind": kind, "message": message}});
-    let written = json && writeln!(io::stdout(), "{object}").and_then(|()| io::stdout().flush()).is_ok();
+    let written = json && report::print_json(&object).is_ok();
     if !written {
+        let stream = Stream::Error;
         // Nobody is left to tell if this cannot be written.
-        let _ = writeln!(io::stderr(), "error: {message}");
+        let _ = stream.put(&format!("{} {}\n", stream.painted(ERROR, "error:"), stream.shown(message)));
     }
 }
 

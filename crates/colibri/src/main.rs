@@ -15,20 +15,23 @@ mod report;
 mod sampling;
 mod target;
 mod tensor_file;
+mod terminal;
 mod values;
 mod work;
 
 use args::{Arguments, Command};
-use clap::Parser as _;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Parser as _, ValueEnum as _};
 use errors::Failure;
 use std::process::ExitCode;
+use terminal::{Color, Stream};
 
 fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => return refuse(error),
     };
+    arguments.messages.color.decide();
     let json = arguments.command.json();
     let outcome = interrupt::listen(json).map_err(|error| Failure::Io {
         what: "listening for Ctrl-C".into(),
@@ -52,25 +55,47 @@ fn execute(command: &Command) -> Result<ExitCode, Failure> {
 
 /// A command line that does not parse, or a question for help.
 fn refuse(mut error: clap::Error) -> ExitCode {
+    color_as_typed().decide();
     let json = std::env::args_os().any(|argument| argument == "--json");
-    let answers = [ErrorKind::DisplayHelp, ErrorKind::DisplayVersion];
+    if [ErrorKind::DisplayHelp, ErrorKind::DisplayVersion].contains(&error.kind()) {
+        let help = error.render();
+        let help = if Stream::Output.is_coloured() { help.ansi().to_string() } else { help.to_string() };
+        let printed = report::written(Stream::Output.put(&help));
+        return printed.map_or_else(|failure| failure.report(json), |()| ExitCode::SUCCESS);
+    }
     let advice = advice(&error);
-    if !json || answers.contains(&error.kind()) {
-        if let Some(advice) = advice {
-            error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![advice.into()]));
-        }
-        // Nobody is left to tell if this cannot be written.
-        let _ = error.print();
+    if !json && let Some(advice) = advice {
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![advice.into()]));
+    }
+    // Without colours: what was typed is part of it.
+    let text = error.render().to_string();
+    let text = text.trim_start_matches("error: ").trim_end();
+    if !json {
+        errors::say("usage", text, false);
         return ExitCode::from(error.exit_code() as u8);
     }
-    let text = error.render().to_string();
     // The first paragraph is the error; usage and hints follow.
-    let message = text.split("\n\n").next().unwrap_or(&text).trim_start_matches("error: ").trim();
-    let failure = Failure::Usage(message.to_owned());
+    let failure = Failure::Usage(text.split("\n\n").next().unwrap_or(text).trim().to_owned());
     match advice {
         Some(advice) => failure.advising(advice).report(json),
         None => failure.report(json),
     }
+}
+
+/// What --color says on a command line that does not parse.
+fn color_as_typed() -> Color {
+    let mut arguments = std::env::args_os().filter_map(|argument| argument.into_string().ok());
+    while let Some(argument) = arguments.next() {
+        let value = match argument.strip_prefix("--color") {
+            Some("") => arguments.next(),
+            Some(rest) => rest.strip_prefix('=').map(str::to_owned),
+            None => None,
+        };
+        if let Some(color) = value.and_then(|value| Color::from_str(&value, false).ok()) {
+            return color;
+        }
+    }
+    Color::default()
 }
 
 /// What may have been meant by an argument too many.

@@ -1,6 +1,15 @@
 //! Progress bars on standard error; nothing where that is not a terminal.
 use engine::Progress;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressStyle};
+use indicatif::{MultiProgress, ProgressBar, ProgressFinish, ProgressStyle};
+use std::sync::LazyLock;
+
+/// All bars that are shown.
+static BARS: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
+
+/// Does something to the terminal while no bar is in the way.
+pub(crate) fn aside<T>(work: impl FnOnce() -> T) -> T {
+    BARS.suspend(work)
+}
 
 /// A bar that counts bytes.
 pub(crate) fn bytes(what: &'static str, total: u64) -> ProgressBar {
@@ -13,7 +22,7 @@ pub(crate) fn count(what: &'static str, total: u64) -> ProgressBar {
 }
 
 fn bar(what: &'static str, total: u64, template: &str) -> ProgressBar {
-    let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
+    let bar = BARS.add(ProgressBar::new(total));
     // A template that does not parse would only cost its looks.
     let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
     // It goes when it is dropped, after an error too.

@@ -3,6 +3,7 @@ use crate::args::EngineArgs;
 use crate::errors::Failure;
 use crate::load::{self, Model};
 use crate::sampling::Decoding;
+use crate::terminal::{Stream, harmless_json};
 use engine::{Engine, Plan, show_bytes};
 use memory::machine;
 use models::Section;
@@ -10,7 +11,7 @@ use serde::{Serialize, Serializer};
 use serde_json::Value;
 use std::collections::HashMap;
 use std::fmt::Display;
-use std::io::{self, Write as _};
+use std::io;
 use std::time::Duration;
 use store::cache::CacheStatistics;
 
@@ -88,12 +89,7 @@ impl Settings {
 
 /// A line for people, on standard error. That nobody reads it is no reason to stop.
 pub(crate) fn tell(line: &str) {
-    let _ = writeln!(io::stderr(), "{line}");
-}
-
-/// Columns of the terminal on standard error; 80 if it is none.
-fn columns() -> usize {
-    terminal_size::terminal_size_of(io::stderr()).map_or(80, |(width, _)| usize::from(width.0))
+    let _ = Stream::Error.write(&format!("{line}\n"));
 }
 
 /// A heading and items with commas between them; lines after the first are indented. An item is never broken.
@@ -117,7 +113,7 @@ fn wrapped(heading: &str, items: impl Iterator<Item = String>, columns: usize) -
 
 /// Settings, planned memory and notes, before anything is loaded.
 pub(crate) fn announce(settings: &Settings, plan: &Plan, model: &Model) {
-    tell(&settings.lines(columns()));
+    tell(&settings.lines(Stream::Error.columns()));
     tell("planned memory (weights are read, not mapped):");
     for (what, bytes) in &plan.items {
         tell(&format!("{:>10}  {what}", show_bytes(*bytes)));
@@ -164,14 +160,22 @@ pub(crate) fn loaded(took: Duration) {
 
 /// One value on standard output, in one line.
 pub(crate) fn print_json(value: &Value) -> Result<(), Failure> {
-    print(&format!("{value}\n"))
+    let line = format!("{value}\n");
+    written(Stream::Output.put(&if Stream::Output.is_terminal() {
+        harmless_json(&line)
+    } else {
+        line.into()
+    }))
 }
 
 /// Text on standard output, at once.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
-    let mut out = io::stdout().lock();
-    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-    written.map_err(|source| match source.kind() {
+    written(Stream::Output.write(text))
+}
+
+/// What it means that standard output could not be written to.
+pub(crate) fn written(outcome: io::Result<()>) -> Result<(), Failure> {
+    outcome.map_err(|source| match source.kind() {
         io::ErrorKind::BrokenPipe => Failure::OutputClosed,
         _ => Failure::Io { what: "writing to standard output".into(), source },
     })

@@ -47,8 +47,13 @@ impl Answer {
     }
 }
 
+/// The program, whatever colours and widths whoever runs the tests likes.
 pub(crate) fn program() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_colibri"))
+    let mut command = Command::new(env!("CARGO_BIN_EXE_colibri"));
+    for name in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "CI", "COLUMNS"] {
+        command.env_remove(name);
+    }
+    command
 }
 
 /// Runs with these arguments and nothing on standard input.

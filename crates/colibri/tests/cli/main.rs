@@ -5,7 +5,11 @@ mod files;
 mod inspect;
 #[cfg(unix)]
 mod interrupt;
+#[cfg(unix)]
+mod pty;
 mod run;
 mod settings;
+#[cfg(unix)]
+mod terminal;
 mod usage;
 mod verify;
