@@ -4,7 +4,7 @@
 use crate::steps::{Step, Tally, execute, execute_lines, run as run_steps, show};
 use crate::{project, tidy};
 use anyhow::{Context, Result, bail};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 /// The steps: each profile is built once, and clippy, tests and docs share what they can.
 pub(crate) fn steps() -> Vec<Step> {
@@ -13,6 +13,7 @@ pub(crate) fn steps() -> Vec<Step> {
         Step { name: "tidy", action: |_| tidy::run() },
         Step { name: "clippy", action: |_| clippy() },
         Step { name: "build", action: |_| cargo(&["build", "--release", "--locked"], &[]) },
+        Step { name: "install", action: |_| install() },
         Step { name: "tests", action: tests },
         Step { name: "doc", action: |_| documentation() },
         Step { name: "readme", action: |_| readme() },
@@ -46,6 +47,17 @@ fn clippy() -> Result<()> {
 
 fn documentation() -> Result<()> {
     cargo(&["doc", "--workspace", "--no-deps", "--locked"], &[("RUSTDOCFLAGS", "-D warnings")])
+}
+
+/// Installs the program as the README says, but into `target` and from a folder outside the tree's root. What `build` has
+/// built serves it.
+fn install() -> Result<()> {
+    let (source, target) = (project::root()?.join("crates/colibri"), project::target()?);
+    let mut command = project::cargo()?;
+    command.args(["install", "--locked", "--path"]).arg(source).arg("--root").arg(target.join("installed"));
+    execute(command.current_dir(&target))?;
+    let program = target.join("installed/bin").join(format!("colibri{}", std::env::consts::EXE_SUFFIX));
+    execute(Command::new(program).arg("--version"))
 }
 
 /// The whole suite, doctests included. A run in which no test ran is a failure of its own.

@@ -12,6 +12,7 @@ mod cross;
 mod debian;
 mod full;
 mod generated;
+mod package;
 mod project;
 mod steps;
 mod tidy;
@@ -29,14 +30,16 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Recipe {
-    /// The core tier: fmt, tidy, clippy, build, tests, docs, the README's command. Needs Rust and git only
+    /// The core tier: fmt, tidy, clippy, build, install, tests, docs, the README's command. Needs Rust and git only
     Ci,
-    /// `ci`, then long tests, `cross`, `generated` and cargo-deny's checks that need no network
+    /// `ci`, then long tests, `cross`, `generated`, `package` and cargo-deny's checks that need no network
     Full,
     /// Type-check the workspace for macOS (arm64) and Windows from Linux
     Cross,
     /// Run the engine on a generated checkpoint: same ids with every cache, memory as planned
     Generated,
+    /// Make the release archive for this system, with checksum and licences, and use it as its first user would
+    Package,
     /// Ask for known faults in what we depend on. Needs cargo-deny and a network
     Advisories,
     /// Write a checkpoint of random weights in Kimi K3's format, for measurements of speed
@@ -52,6 +55,7 @@ fn main() -> ExitCode {
         Some(Recipe::Full) => return ci::run(&full::steps()),
         Some(Recipe::Cross) => cross::run(),
         Some(Recipe::Generated) => generated::run(),
+        Some(Recipe::Package) => package::run(),
         Some(Recipe::Advisories) => full::advisories(),
         Some(Recipe::BenchModel(arguments)) => bench_model::run(&arguments),
         Some(Recipe::Tidy) => tidy::run(),
