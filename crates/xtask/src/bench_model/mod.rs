@@ -35,15 +35,19 @@ pub(crate) struct Arguments {
     /// Experts a token instead of the preset's
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     topk: Option<u16>,
-    /// Ids in the vocabulary, 256 specials among them; Kimi K3 has 163840
-    #[arg(long, value_name = "N", default_value_t = 4096)]
-    vocab: u32,
+    /// Ids in the vocabulary, 256 specials among them; Kimi K3 has 163840 [default: 4096; k3: 163840]
+    #[arg(long, value_name = "N")]
+    vocab: Option<u32>,
     /// Exponent of the experts' popularity: the one of rank r is chosen in proportion to r^-S; 0: all alike
     #[arg(long, value_name = "S", default_value_t = 0.0)]
     skew: f64,
     /// Another seed gives other numbers, the same seed the same bytes
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
+    /// Write names, shapes and lengths only, with holes for the numbers: for plans of memory and inspections, on Linux
+    /// and macOS
+    #[arg(long)]
+    sparse: bool,
 }
 
 impl Arguments {
@@ -52,7 +56,7 @@ impl Arguments {
     /// # Errors
     /// When a number is out of range or two do not fit together.
     fn geometry(&self) -> Result<Geometry> {
-        let vocabulary = self.vocab as usize;
+        let vocabulary = self.vocab.map_or(self.preset.vocabulary(), |count| count as usize);
         ensure!(
             (tokenizer::VOCABULARY_MIN..=4_000_000).contains(&vocabulary),
             "--vocab {vocabulary}: expected {} (256 bytes and 256 specials) to 4000000",
@@ -86,8 +90,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let tokenizer = tokenizer::files(&geometry, &project::root()?.join("data/k3-tiny"))?;
     let mut output = Output::create(&arguments.out)?;
     let planned = data_bytes(&geometry, arguments);
-    require_space(&arguments.out, planned)?;
-    let mut pools = Pools::new(arguments.seed);
+    require_space(&arguments.out, if arguments.sparse { SPARSE_BYTES } else { planned })?;
+    // They take a moment to fill.
+    let mut pools = (!arguments.sparse).then(|| Pools::new(arguments.seed));
     let mut random = layout_random(arguments);
     let mut weight_map = Map::new();
     let mut written = 0;
@@ -97,9 +102,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         let name = format!("model-{:05}-of-{count:06}.safetensors", index + 1);
         let path = output.file(&name);
         let file = File::create_new(&path).with_context(|| path.display().to_string())?;
-        let mut writer = BufWriter::with_capacity(1 << 22, file);
-        written +=
-            shard::write(&tensors, &mut pools, &mut writer).with_context(|| path.display().to_string())?;
+        let bytes = match &mut pools {
+            None => shard::write_sparse(&tensors, &file),
+            Some(pools) => shard::write(&tensors, pools, &mut BufWriter::with_capacity(1 << 22, file)),
+        };
+        written += bytes.with_context(|| path.display().to_string())?;
         weight_map.extend(tensors.into_iter().map(|tensor| (tensor.name, Value::from(name.as_str()))));
         eprintln!(
             "{name}  {:.2} of {:.2} GB  {:.0} s",
@@ -125,6 +132,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     );
     Ok(())
 }
+
+/// Headers, the index and the tokenizer of the largest preset, in bytes.
+const SPARSE_BYTES: u64 = 250_000_000;
 
 /// The source of everything but the pools: it is asked twice, for the sizes and for the tensors.
 fn layout_random(arguments: &Arguments) -> Random {
@@ -225,9 +235,10 @@ mod tests {
             layers: Some(4),
             experts: Some(8),
             topk: Some(2),
-            vocab: 600,
+            vocab: Some(600),
             skew: 0.0,
             seed: 1,
+            sparse: false,
         }
     }
 
@@ -303,6 +314,24 @@ mod tests {
         assert!(fs::read(out.join(shard)).expect("there") == fs::read(again.join(shard)).expect("there"));
     }
 
+    #[cfg(unix)]
+    #[test]
+    fn a_sparse_model_has_headers_and_lengths_and_takes_no_room() {
+        use std::os::unix::fs::MetadataExt as _;
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let (full, sparse) = (folder.path().join("full"), folder.path().join("sparse"));
+        run(&arguments(full.clone())).expect("it is written");
+        run(&Arguments { sparse: true, ..arguments(sparse.clone()) }).expect("it is written");
+        for shard in 1..=6 {
+            let name = format!("model-{shard:05}-of-000006.safetensors");
+            assert!(check_shard(&full.join(&name)) == check_shard(&sparse.join(&name)), "{name}");
+        }
+        let shard = "model-00002-of-000006.safetensors";
+        assert!(header_of(&full.join(shard)) == header_of(&sparse.join(shard)));
+        let blocks = |folder: &Path| fs::metadata(folder.join(shard)).expect("it is there").blocks();
+        assert!(blocks(&sparse) * 50 < blocks(&full), "{} of {} blocks", blocks(&sparse), blocks(&full));
+    }
+
     #[test]
     fn a_folder_with_files_is_left_alone() {
         let folder = tempfile::tempdir().expect("a temporary folder");
@@ -331,7 +360,7 @@ mod tests {
             arguments.geometry().expect_err("it does not fit").to_string()
         };
         assert!(refused(|arguments| arguments.topk = Some(9)).contains("--topk"));
-        assert!(refused(|arguments| arguments.vocab = 511).contains("--vocab 511"));
+        assert!(refused(|arguments| arguments.vocab = Some(511)).contains("--vocab 511"));
         assert!(refused(|arguments| arguments.skew = f64::NAN).contains("--skew"));
     }
 

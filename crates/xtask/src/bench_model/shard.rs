@@ -4,6 +4,7 @@
 use super::random::Pools;
 use super::tensors::{Fill, Tensor};
 use serde_json::{Map, Value, json};
+use std::fs::File;
 use std::io::{self, Write};
 
 /// Writes the file and returns the bytes of its data.
@@ -12,7 +13,6 @@ use std::io::{self, Write};
 /// Those of the writer.
 pub(crate) fn write(tensors: &[Tensor], pools: &mut Pools, into: &mut impl Write) -> io::Result<u64> {
     let (header, data_bytes) = header(tensors);
-    into.write_all(&(header.len() as u64).to_le_bytes())?;
     into.write_all(&header)?;
     for tensor in tensors {
         match &tensor.fill {
@@ -30,7 +30,18 @@ pub(crate) fn write(tensors: &[Tensor], pools: &mut Pools, into: &mut impl Write
     Ok(data_bytes)
 }
 
-/// The header's bytes and the length of all data.
+/// Writes the header alone; a hole takes the place of the data. Returns the bytes of the data.
+///
+/// # Errors
+/// Those of the file; one that cannot have holes may say that the disk is full.
+pub(crate) fn write_sparse(tensors: &[Tensor], mut into: &File) -> io::Result<u64> {
+    let (header, data_bytes) = header(tensors);
+    into.write_all(&header)?;
+    into.set_len(header.len() as u64 + data_bytes)?;
+    Ok(data_bytes)
+}
+
+/// What stands before the data, and the length of all data.
 fn header(tensors: &[Tensor]) -> (Vec<u8>, u64) {
     let mut entries = Map::new();
     entries.insert("__metadata__".to_owned(), json!({ "format": "pt" }));
@@ -44,5 +55,6 @@ fn header(tensors: &[Tensor]) -> (Vec<u8>, u64) {
     }
     let mut header = Value::Object(entries).to_string().into_bytes();
     header.resize(header.len().next_multiple_of(8), b' ');
-    (header, offset as u64)
+    let length = (header.len() as u64).to_le_bytes();
+    ([&length, header.as_slice()].concat(), offset as u64)
 }

@@ -244,8 +244,10 @@ mod tests {
 
     #[test]
     fn presets_have_the_stated_sizes() {
-        for (preset, gigabytes) in [(Preset::Small, 0.34), (Preset::Medium, 4.1), (Preset::K3Slice, 18.0)] {
-            let geometry = Geometry::of(preset, 4096);
+        let sizes =
+            [(Preset::Small, 0.34), (Preset::Medium, 4.1), (Preset::K3Slice, 18.0), (Preset::K3, 1559.9)];
+        for (preset, gigabytes) in sizes {
+            let geometry = Geometry::of(preset, preset.vocabulary());
             let mut random = Random::new(1);
             let bytes: usize = (0..shards(&geometry))
                 .flat_map(|index| shard(&geometry, index, 0.0, &mut random))
