@@ -29,6 +29,21 @@ pub struct Request {
     pub copies: u64,
 }
 
+impl Default for Request {
+    /// One sequence, chunks of 32, everything else as memory allows: what the program asks for without flags.
+    fn default() -> Self {
+        Request {
+            options: LoadOptions::default(),
+            dense: None,
+            context: None,
+            sequences: 1,
+            chunk: 32,
+            expert_cache: None,
+            copies: 1,
+        }
+    }
+}
+
 /// Memory that may be planned with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {

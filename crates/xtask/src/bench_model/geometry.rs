@@ -12,7 +12,7 @@ pub(crate) enum Preset {
     Medium,
     /// About 18 GB: 4 layers of Kimi K3's own widths with 224 experts each
     K3Slice,
-    /// 1.56 TB: Kimi K3's own sizes; 1.45 TB of it experts; with --sparse it takes 0.13 GB
+    /// 1.56 TB: Kimi K3's own sizes, 1.45 TB of it experts; with --sparse it takes 0.13 GB
     K3,
 }
 
