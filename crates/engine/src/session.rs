@@ -41,7 +41,35 @@ fn opened(bytes: &[u8]) -> Result<(Vec<u32>, &[u8]), String> {
     Ok((ids.iter().map(|id| u32::from_le_bytes(*id)).collect(), snapshot))
 }
 
-/// A sequence that can be extended.
+/// A sequence that can be extended. The [crate's first page](crate) goes on with one; it can also be forked, and saved
+/// with its state:
+///
+/// ```
+/// # use engine::{Engine, Limits, Session, plan, plan::Request};
+/// # use std::sync::Arc;
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # const DIRECTORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/k3-tiny");
+/// # let checkpoint = store::Checkpoint::open(&[DIRECTORY.into()])?;
+/// # let family = models::Family::recognise(&checkpoint)?;
+/// // A plan says how many sequences there can be.
+/// let request = Request { sequences: 2, ..Request::default() };
+/// let plan = plan(&checkpoint, &family, &request, Limits::of_machine()?)?;
+/// # let (device, reader) = (Box::new(ops::Oracle::new(1)?), Arc::new(checkpoint.files()));
+/// # let mut engine = Engine::load(&checkpoint, &family, plan, device, (reader, 4), &mut |_| {})?;
+/// let mut session = Session::new(&mut engine)?;
+/// let first = session.feed(&mut engine, &[576, 424], models::Logits::Last, None)?;
+///
+/// let bytes = session.save(&mut engine)?;
+/// let mut copy = Session::restore(&mut engine, &bytes)?;
+/// assert_eq!(copy.ids(), [576, 424]);
+/// // Both go on alike, to the bit.
+/// let [one, two] = [&mut session, &mut copy].map(|s| s.feed(&mut engine, &[292], models::Logits::Last, None));
+/// assert_eq!(one?.logits, two?.logits);
+/// # assert_eq!(first.logits.len(), 4096);
+/// copy.close(&mut engine)?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Session {
     ids: Vec<u32>,

@@ -1,5 +1,24 @@
 //! Model families and the blocks they share. A family is one file that reads like its paper; a block (attention of a
 //! kind, the MLP, experts) is written once. The crate knows no tokenizer, no request and no server.
+//!
+//! ```
+//! use models::{Family, LoadOptions};
+//! use store::Checkpoint;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # const DIRECTORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/k3-tiny");
+//! let checkpoint = Checkpoint::open(&[DIRECTORY.into()])?;
+//! let family = Family::recognise(&checkpoint)?;
+//! assert_eq!((family.name(), family.config.layers()), ("kimi_k3", 9));
+//! // Without a device, loading only looks: it checks every name and shape and counts the bytes.
+//! let (model, tally) = family.load(&checkpoint, None, &LoadOptions::default(), &mut |_| {})?;
+//! assert_eq!((model.width(), model.vocabulary()), (192, 4096));
+//! assert!(tally.bytes() > 5_000_000);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! `engine` runs what is loaded here.
 pub mod batch;
 mod clock;
 pub mod config;

@@ -94,6 +94,27 @@ pub enum DeviceError {
 
 /// A place where ops run. All work happens in the order of the calls; `submit`, `write`, `copy` and `read_later`
 /// do not wait, [`wait`](Device::wait) and [`take`](Device::take) do.
+///
+/// Models meet a device through [`Ops`](crate::Ops), which also checks shapes. Bare, it looks like this:
+///
+/// ```
+/// use ops::{Device, Op, Oracle, Tensor};
+///
+/// # fn main() -> Result<(), ops::DeviceError> {
+/// let device: &mut dyn Device = &mut Oracle::new(1)?;
+/// let buffer = device.allocate(24, "three pairs of numbers")?;
+/// let numbers: Vec<u8> = [1.0_f32, 2.0, 10.0, 20.0].iter().flat_map(|number| number.to_le_bytes()).collect();
+/// device.write(buffer, 0, &numbers)?;
+/// // Offsets of tensors count numbers, those of buffers bytes.
+/// let [x, y, out] = [0, 2, 4].map(|offset| Tensor::new(buffer, offset, 1, 2));
+/// device.submit(&[Op::Add { x, y, out }])?;
+/// let ticket = device.read_later(buffer, 16, 8)?;
+/// let mut sum = [0; 8];
+/// device.take(ticket, &mut sum)?;
+/// assert_eq!(sum[..4], 11.0_f32.to_le_bytes());
+/// # Ok(())
+/// # }
+/// ```
 pub trait Device: Send {
     /// Its name in errors and reports.
     fn name(&self) -> &str;

@@ -53,6 +53,42 @@ pub struct CacheStatistics {
 }
 
 /// The cache. Its reader threads end with it; what they have not begun is dropped.
+///
+/// ```
+/// use memory::Slab;
+/// use std::sync::Arc;
+/// use store::cache::Next;
+/// use store::files::{Files, MemoryFiles};
+/// use store::{CatalogBuilder, ExpertCache, ExpertId, ExpertLayout, PieceSpec};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// // Three experts of one piece each, one after the other in a file; a real catalog comes from a model's family.
+/// let files: Arc<dyn Files> = Arc::new(MemoryFiles::new([("experts".into(), b"aaaabbbbcccc".into())]));
+/// let piece = PieceSpec { name: "w".into(), bytes: 4, row_bytes: 4, forbidden: None };
+/// let mut catalog = CatalogBuilder::new(ExpertLayout::new(vec![piece])?, 0..1, 3);
+/// let id = |expert| ExpertId { layer: 0, expert };
+/// for expert in 0..3 {
+///     catalog.place(id(expert), "w", 0, u64::from(expert) * 4)?;
+/// }
+///
+/// // Two slots and one thread that reads.
+/// let slab = Slab::new(2, 4)?;
+/// let mut cache = ExpertCache::new(Arc::new(catalog.finish()?), Arc::new(files), Arc::clone(&slab), 1)?;
+/// let mut request = cache.request(&[id(2), id(0)]);
+/// while let Next::Arrived(experts) = cache.next(&mut request, None) {
+///     for arrival in experts {
+///         let lease = arrival.result?;
+///         let letter = slab.read(lease.slot())[lease.payload_offset() as usize];
+///         assert_eq!(letter, if arrival.id == id(2) { b'c' } else { b'a' });
+///         // The submission of a device that uses it last; its slot is filled again when that is done.
+///         cache.release(lease, 1);
+///     }
+/// }
+/// cache.retire(1);
+/// assert_eq!((cache.statistics().misses, cache.statistics().bytes_read), (2, 8));
+/// # Ok(())
+/// # }
+/// ```
 pub struct ExpertCache {
     catalog: Arc<Catalog>,
     slab: Arc<Slab>,

@@ -51,6 +51,14 @@ impl Checkpoint {
     ///
     /// Reads every shard's header and no tensor.
     ///
+    /// ```
+    /// # const DIRECTORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/k3-tiny");
+    /// let checkpoint = store::Checkpoint::open(&[DIRECTORY.into()])?;
+    /// assert_eq!(checkpoint.config()["model_type"], "kimi_k3");
+    /// assert_eq!(checkpoint.shards().len(), 12);
+    /// # Ok::<(), store::StoreError>(())
+    /// ```
+    ///
     /// # Errors
     /// Everything about the files that would make a later read wrong or impossible: see [`StoreError`].
     pub fn open(directories: &[PathBuf]) -> Result<Checkpoint, StoreError> {

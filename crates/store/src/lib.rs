@@ -1,14 +1,22 @@
 //! Checkpoints on disk: which bytes of which file belong to which name. Knows names, files and bytes; no tensor
 //! maths, no device, no model family.
 //!
-//! ```no_run
+//! ```
+//! use store::{Checkpoint, Dtype};
+//!
 //! # fn main() -> Result<(), store::StoreError> {
-//! let checkpoint = store::Checkpoint::open(&["/models/kimi-k3".into()])?;
-//! let norm = checkpoint.require("language_model.model.norm.weight", &[store::Dtype::Bf16], &[7168])?;
-//! let bytes = checkpoint.read_vec(norm)?;
+//! # const DIRECTORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/k3-tiny");
+//! let checkpoint = Checkpoint::open(&[DIRECTORY.into()])?;
+//! // What is asked for has this name, type and shape, or the error says what was found instead.
+//! let norm = checkpoint.require("language_model.model.norm.weight", &[Dtype::Bf16], &[192])?;
+//! assert_eq!(checkpoint.read_vec(norm)?.len(), 2 * 192);
+//! let error = checkpoint.require("language_model.model.norm.weight", &[Dtype::Bf16], &[7168]);
+//! assert!(error.is_err_and(|error| error.to_string().contains("7168")));
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! [`ExpertCache`] keeps the routed experts of such a checkpoint in memory slots.
 
 pub mod cache;
 pub mod catalog;

@@ -25,6 +25,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The scalar device. Its work is done when a call returns.
+///
+/// ```
+/// use ops::{Device, Oracle};
+///
+/// # fn main() -> Result<(), ops::DeviceError> {
+/// // The number of threads changes how fast results come, and no bit of them.
+/// let oracle = Oracle::new(std::thread::available_parallelism().map_or(1, usize::from))?;
+/// assert_eq!(oracle.name(), "oracle");
+/// # Ok(())
+/// # }
+/// ```
 pub struct Oracle {
     memory: Memory,
     split: Split,
