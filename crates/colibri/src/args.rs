@@ -60,6 +60,17 @@ impl Command {
         }
     }
 
+    /// Directories of the model.
+    pub(crate) fn models(&self) -> &[PathBuf] {
+        match self {
+            Command::Run(args) => &args.model.model,
+            Command::Logits(args) => &args.model.model,
+            Command::Trace(args) => &args.model.model,
+            Command::Verify(args) => &args.model.model,
+            Command::Inspect(args) => &args.model.model,
+        }
+    }
+
     /// How it computes, if it computes.
     pub(crate) fn engine(&self) -> Option<&EngineArgs> {
         match self {

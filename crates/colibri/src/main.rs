@@ -9,6 +9,7 @@ mod golden_file;
 mod interrupt;
 mod inventory;
 mod load;
+mod logging;
 mod partial;
 mod progress;
 mod report;
@@ -33,6 +34,9 @@ fn main() -> ExitCode {
     };
     arguments.messages.color.decide();
     let json = arguments.command.json();
+    if let Err(failure) = logging::start(&arguments.messages, arguments.command.models()) {
+        return failure.report(json);
+    }
     let outcome = interrupt::listen(json).map_err(|error| Failure::Io {
         what: "listening for Ctrl-C".into(),
         source: std::io::Error::other(error),

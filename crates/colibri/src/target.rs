@@ -15,24 +15,10 @@ pub(crate) struct Target {
 impl Target {
     /// Looks at the place before any work is done. A link is followed: what it leads to is the place.
     pub(crate) fn new(out: &Path, models: &[PathBuf]) -> Result<Self, Failure> {
-        let refused = |why: &str| Failure::Usage(format!("--out {}: {why}", out.display()));
-        let file = match fs::symlink_metadata(out) {
-            Ok(_) => existing(out).map_err(refused)?,
-            Err(error) if error.kind() == ErrorKind::NotFound => fresh(out)?,
-            Err(error) => return Err(Failure::io("looking at --out", out)(error)),
-        };
+        let file = place("--out", out, models)?;
         let (Some(folder), Some(name)) = (file.parent(), file.file_name()) else {
-            return Err(refused(NOT_A_FILE));
+            return Err(Failure::Usage(format!("--out {}: {NOT_A_FILE}", out.display())));
         };
-        for model in models {
-            if belongs(folder, model) {
-                return Err(refused(&format!(
-                    "it lies in the model directory {} or where its files are, into which nothing is ever written; choose \
-                     another place",
-                    model.display()
-                )));
-            }
-        }
         let mut hidden = OsString::from(".");
         hidden.push(name);
         hidden.push(format!(".{}.partial", std::process::id()));
@@ -51,6 +37,28 @@ impl Target {
     }
 }
 
+/// The place that a flag names for a file, links followed, if a file may be there: nothing but a regular file is in its
+/// way, and it does not lie where a model's files are.
+pub(crate) fn place(flag: &str, out: &Path, models: &[PathBuf]) -> Result<PathBuf, Failure> {
+    let refused = |why: &str| Failure::Usage(format!("{flag} {}: {why}", out.display()));
+    let file = match fs::symlink_metadata(out) {
+        Ok(_) => existing(out).map_err(refused)?,
+        Err(error) if error.kind() == ErrorKind::NotFound => fresh(flag, out)?,
+        Err(error) => return Err(Failure::io(&format!("looking at {flag}"), out)(error)),
+    };
+    let Some(folder) = file.parent() else { return Err(refused(NOT_A_FILE)) };
+    for model in models {
+        if belongs(folder, model) {
+            return Err(refused(&format!(
+                "it lies in the model directory {} or where its files are, into which nothing is ever written; choose \
+                 another place",
+                model.display()
+            )));
+        }
+    }
+    Ok(file)
+}
+
 const NOT_A_FILE: &str = "a file name is expected";
 
 /// What is there already, links followed, if it may be replaced.
@@ -66,12 +74,14 @@ fn existing(out: &Path) -> Result<PathBuf, &'static str> {
 }
 
 /// A new name in a directory that is there.
-fn fresh(out: &Path) -> Result<PathBuf, Failure> {
+fn fresh(flag: &str, out: &Path) -> Result<PathBuf, Failure> {
     let Some(name) = out.file_name() else {
-        return Err(Failure::Usage(format!("--out {}: {NOT_A_FILE}", out.display())));
+        return Err(Failure::Usage(format!("{flag} {}: {NOT_A_FILE}", out.display())));
     };
     let parent = out.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let folder = parent.canonicalize().map_err(Failure::io("looking for the directory of --out", parent))?;
+    let folder = parent
+        .canonicalize()
+        .map_err(Failure::io(&format!("looking for the directory of {flag}"), parent))?;
     Ok(folder.join(name))
 }
 

@@ -9,6 +9,7 @@ use models::{
 };
 use ops::{Device, DeviceError, LATENT_BLOCK, NUMERICS_VERSION, Ops, Usage};
 use std::sync::Arc;
+use std::time::Instant;
 use store::cache::{CacheError, CacheStatistics};
 use store::{Checkpoint, ExpertCache, Reader};
 
@@ -98,8 +99,12 @@ impl Engine {
     ) -> Result<Self, EngineError> {
         let total = plan.dense.bytes();
         let mut done = |bytes| progress(Progress::Dense(bytes, total));
+        let start = Instant::now();
         let (model, _) = family.load(checkpoint, Some(&mut *device), &plan.options, &mut done)?;
+        tracing::info!(bytes = total, took = ?start.elapsed(), "dense weights are loaded");
         let experts = load_experts(checkpoint, family, &plan, &mut *device, (reader, readers), progress)?;
+        let (slots, all) = (plan.slab.map_or(0, |slab| slab.slots()), plan.experts);
+        tracing::info!(slots, experts = all, readers, took = ?start.elapsed(), "experts can be had");
         let identity = identity(checkpoint, family, &plan)?;
         let layout = model.state_layout().clone();
         let Plan { context, sequences, .. } = plan;
@@ -165,7 +170,10 @@ impl Engine {
             pool: &mut self.pool,
             clock: &mut self.clock,
         };
-        step::run(&*self.model, place, batch)
+        let start = Instant::now();
+        let outcome = step::run(&*self.model, place, batch);
+        tell(batch.len(), rows, start, &outcome);
+        outcome
     }
 
     /// The states' memory and the device, for what lies outside steps.
@@ -179,6 +187,25 @@ impl Engine {
     /// As many as planned are alive, or the device's.
     pub fn create_state(&mut self) -> Result<State, StateError> {
         self.pool.create(self.ops.device())
+    }
+}
+
+/// For who follows the steps.
+fn tell(
+    parts: usize,
+    rows: u64,
+    start: Instant,
+    outcome: &Result<Vec<Result<Output, PartError>>, StepError>,
+) {
+    let took = start.elapsed();
+    match outcome {
+        Ok(outputs) => {
+            for error in outputs.iter().filter_map(|output| output.as_ref().err()) {
+                tracing::info!(%error, "a part of a step failed");
+            }
+            tracing::debug!(parts, rows, ?took, "a step is done");
+        }
+        Err(error) => tracing::error!(parts, rows, ?took, %error, "a step failed"),
     }
 }
 

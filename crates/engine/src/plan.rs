@@ -243,11 +243,29 @@ pub fn plan(
         if let Some((dense, sizes)) = fitting {
             let mut plan = finish(request, limits, context, *dense, sizes, catalog.as_ref())?;
             plan.notes.splice(0..0, choices_made(family, request, &plan));
+            tell(&plan, limits);
             return Ok(plan);
         }
     }
     let fits = smallest_plan(checkpoint, family, request, limits, catalog.as_ref())?;
     Err(no_fit(request, limits, tries[tries.len() - 1], &candidates, &sizes, fits))
+}
+
+/// For who follows the choices.
+fn tell(plan: &Plan, limits: Limits) {
+    for (what, bytes) in &plan.items {
+        tracing::debug!(what, bytes, "memory is planned");
+    }
+    tracing::info!(
+        dense = plan.options.dense.name(),
+        context = plan.context,
+        chunk = plan.chunk,
+        slots = plan.slab.map_or(0, |slab| slab.slots()),
+        experts = plan.experts,
+        bytes = plan.bytes(),
+        usable = limits.usable(),
+        "the plan is made"
+    );
 }
 
 /// Contexts and caches from the best on: a context that was not asked for is halved down to [`CONTEXT_LEAST`]; a cache that was
@@ -404,6 +422,7 @@ const BYTES_OF_A_TENSOR: u64 = 250;
 
 /// Runs one full step on a device that computes nothing; what it needed.
 fn rehearse(model: &dyn Model, family: &Family, request: &Request) -> Result<Usage, PlanError> {
+    tracing::trace!(rows = request.chunk, "a step is rehearsed");
     let mut ops = Ops::rehearsal();
     let chunk = request.chunk;
     let capacity = Capacity { context: chunk, sequences: 1, positions: chunk };

@@ -63,6 +63,7 @@ impl Model for KimiK3 {
             if !step.any_alive() {
                 return Ok(None);
             }
+            tracing::trace!(layer = i, rows = x.rows, "a layer begins");
             let mark = step.ops.mark();
             let snapshot = (i as u32).is_multiple_of(self.config.snapshot_every);
             let left = layer.forward(step, i as u32, hidden, &mut snapshots, snapshot)?;

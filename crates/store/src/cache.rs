@@ -217,8 +217,15 @@ impl ExpertCache {
         }
         request.held.waiting.extend_from_slice(&sorted);
         self.sorted = sorted;
-        self.waiting += request.held.waiting.len();
+        let wanted = request.held.waiting.len();
+        self.waiting += wanted;
         self.assign(&mut request.held);
+        tracing::trace!(
+            wanted,
+            waiting = request.held.waiting.len(),
+            in_flight = self.in_flight,
+            "experts are requested"
+        );
         request
     }
 
@@ -237,6 +244,11 @@ impl ExpertCache {
                 return Next::Finished;
             }
             if self.in_flight == 0 {
+                tracing::debug!(
+                    waiting = request.held.waiting.len(),
+                    slots = self.slots.len(),
+                    "a wave ends: slots are needed"
+                );
                 return Next::NeedsSlots;
             }
             if !self.wait(until) {

@@ -90,6 +90,10 @@ impl Checkpoint {
         }
         let unindexed = opening.unindexed(&shards, &tensors)?;
         let notes = opening.notes;
+        for note in &notes {
+            tracing::info!(?note, "a checkpoint has a peculiarity");
+        }
+        tracing::info!(directories = ?files.directories(), shards = shards.len(), tensors = tensors.len(), "a checkpoint is open");
         Ok(Checkpoint { files, tensors, shards, unindexed, config, config_bytes, generation_config, notes })
     }
 

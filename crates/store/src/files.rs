@@ -137,6 +137,7 @@ impl DiskFiles {
         let path = &self.paths[file.0 as usize];
         regular_len(path)?; // opening a pipe would wait for ever
         let opened = File::open(path)?;
+        tracing::debug!(file = ?path, "opened");
         Ok(slot.get_or_init(|| opened)) // another thread may have been first: then ours is closed again
     }
 }

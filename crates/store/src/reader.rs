@@ -178,9 +178,12 @@ impl SpanReader<'_> {
                         source,
                     });
                 }
-                Err(_) => {
-                    std::thread::sleep(self.first_pause * 4_u32.pow(retries));
+                Err(error) => {
+                    let pause = self.first_pause * 4_u32.pow(retries);
                     retries += 1;
+                    let name = self.reader.file_name(file);
+                    tracing::warn!(file = ?name, offset, attempt = retries, ?pause, %error, "a read failed and is repeated");
+                    std::thread::sleep(pause);
                     self.count.retries += 1;
                 }
             }

@@ -5,6 +5,7 @@ mod files;
 mod inspect;
 #[cfg(unix)]
 mod interrupt;
+mod logging;
 #[cfg(unix)]
 mod pty;
 mod run;

@@ -5,12 +5,12 @@ use super::error::ExpertError;
 use super::queue::{Job, Queue};
 use super::request::Event;
 use crate::catalog::{Catalog, ExpertId};
-use crate::reader::{ReadCount, Reader, SpanReader};
+use crate::reader::{ReadCount, ReadError, Reader, SpanReader};
 use memory::Slab;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The end of a job.
 #[derive(Debug)]
@@ -32,6 +32,24 @@ pub(super) struct Fetcher {
     pub(super) first_pause: Duration,
 }
 
+/// A drive that takes longer for one expert is busy, spun down or about to fail.
+const SLOW: Duration = Duration::from_secs(2);
+
+/// For who follows the reads.
+fn tell(id: ExpertId, took: Duration, count: &ReadCount, result: &Result<(), ExpertError>) {
+    let ExpertId { layer, expert } = id;
+    match result {
+        // Its cache is closed: nobody wants it any more.
+        Err(ExpertError::Read { source, .. }) if matches!(**source, ReadError::Abandoned { .. }) => {}
+        Err(error) => {
+            let error: &dyn std::error::Error = error;
+            tracing::error!(layer, expert, error, "an expert could not be read");
+        }
+        Ok(()) if took >= SLOW => tracing::warn!(layer, expert, ?took, bytes = count.bytes, "a slow read"),
+        Ok(()) => tracing::trace!(layer, expert, ?took, bytes = count.bytes, "an expert was read"),
+    }
+}
+
 impl Fetcher {
     /// Works until the queue is closed.
     pub(super) fn run(&self) {
@@ -44,11 +62,14 @@ impl Fetcher {
 
     fn fetch(&self, job: Job) -> Landing {
         let id = self.catalog.id(job.expert);
+        let start = Instant::now();
         let mut count = ReadCount::default();
         // A reader that panics must not leave the owner waiting for ever. What it may have left half done is the slot's
         // bytes, which are not used after an error.
         let filled = catch_unwind(AssertUnwindSafe(|| self.fill(job, id, &mut count)));
-        Landing { slot: job.slot, result: filled.unwrap_or(Err(ExpertError::Panicked { id })), count }
+        let result = filled.unwrap_or(Err(ExpertError::Panicked { id }));
+        tell(id, start.elapsed(), &count, &result);
+        Landing { slot: job.slot, result, count }
     }
 
     fn fill(&self, job: Job, id: ExpertId, count: &mut ReadCount) -> Result<(), ExpertError> {
