@@ -1,0 +1,2 @@
+//! The device from outside.
+mod conformance;
