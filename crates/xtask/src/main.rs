@@ -10,6 +10,9 @@ mod bench_model;
 mod ci;
 mod cross;
 mod debian;
+#[cfg(test)]
+#[path = "../../../tests/documents.rs"]
+mod documents;
 mod full;
 mod generated;
 mod package;
@@ -73,4 +76,26 @@ fn main() -> ExitCode {
 fn list() -> Result<()> {
     Arguments::command().print_help()?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_recipes_of_the_documents_are_there() {
+        let blocks = documents::blocks().into_iter().filter(|block| block.language == "sh");
+        let mut found = 0;
+        for block in blocks {
+            for line in block.text.lines().filter(|line| line.starts_with("cargo xtask ")) {
+                let words = line.split('#').next().unwrap_or_default().split_whitespace().skip(1);
+                if let Err(error) = Arguments::try_parse_from(words) {
+                    panic!("{}:{}: `{line}`: {error}", block.page, block.line);
+                }
+                found += 1;
+            }
+        }
+        assert!(found > 0, "the README names the recipe that runs the tests");
+        assert!(Arguments::try_parse_from(["xtask", "no-such-recipe"]).is_err());
+    }
 }

@@ -1,5 +1,7 @@
 //! The program as its users meet it: real processes, real files, what comes out on each stream.
 mod common;
+#[cfg(unix)]
+mod documents;
 mod failures;
 mod files;
 mod inspect;
