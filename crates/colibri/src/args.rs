@@ -1,6 +1,7 @@
 //! The command line: every flag with its unit, range and default. Knows no model; what flags mean together is decided
 //! where they are used.
 mod messages;
+mod shell;
 
 use crate::errors::EXIT_CODES;
 use crate::values;
@@ -9,6 +10,7 @@ use memory::CacheSize;
 pub(crate) use messages::MessageArgs;
 use models::Dense;
 use ops::Activations;
+pub(crate) use shell::{CompletionsArgs, ManArgs};
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
@@ -46,6 +48,12 @@ pub(crate) enum Command {
     /// Say what a checkpoint holds and what it lacks
     #[command(after_help = EXIT_CODES)]
     Inspect(InspectArgs),
+    /// Print what a shell needs to complete commands and flags
+    #[command(after_help = EXIT_CODES)]
+    Completions(CompletionsArgs),
+    /// Print or write manual pages
+    #[command(after_help = EXIT_CODES)]
+    Man(ManArgs),
 }
 
 impl Command {
@@ -57,6 +65,7 @@ impl Command {
             Command::Trace(args) => args.output.json,
             Command::Verify(args) => args.output.json,
             Command::Inspect(args) => args.output.json,
+            Command::Completions(_) | Command::Man(_) => false,
         }
     }
 
@@ -68,6 +77,7 @@ impl Command {
             Command::Trace(args) => &args.model.model,
             Command::Verify(args) => &args.model.model,
             Command::Inspect(args) => &args.model.model,
+            Command::Completions(_) | Command::Man(_) => &[],
         }
     }
 
@@ -78,7 +88,7 @@ impl Command {
             Command::Logits(args) => Some(&args.engine),
             Command::Trace(args) => Some(&args.engine),
             Command::Verify(args) => Some(&args.engine),
-            Command::Inspect(_) => None,
+            Command::Inspect(_) | Command::Completions(_) | Command::Man(_) => None,
         }
     }
 }

@@ -1,7 +1,9 @@
 //! One file for each command.
+pub(crate) mod completions;
 pub(crate) mod golden;
 pub(crate) mod inspect;
 pub(crate) mod logits;
+pub(crate) mod man;
 pub(crate) mod run;
 pub(crate) mod trace;
 pub(crate) mod verify;

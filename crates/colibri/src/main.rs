@@ -54,6 +54,8 @@ fn execute(command: &Command) -> Result<ExitCode, Failure> {
         Command::Trace(args) => commands::trace::run(args),
         Command::Verify(args) => commands::verify::run(args),
         Command::Inspect(args) => commands::inspect::run(args),
+        Command::Completions(args) => commands::completions::run(args),
+        Command::Man(args) => commands::man::run(args),
     }
 }
 

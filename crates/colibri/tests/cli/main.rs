@@ -12,6 +12,7 @@ mod logging;
 mod pty;
 mod run;
 mod settings;
+mod shell;
 #[cfg(unix)]
 mod terminal;
 mod usage;
