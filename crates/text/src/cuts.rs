@@ -59,8 +59,13 @@ impl<'t> Cuts<'t> {
     }
 }
 
-/// Python's `str.isspace`, which the release cuts by: Unicode's white space and four separators of ASCII.
-fn is_space(character: char) -> bool {
+/// Whether a text is empty or white space by [`is_space`].
+pub(crate) fn is_blank(text: &str) -> bool {
+    text.chars().all(is_space)
+}
+
+/// Python's `str.isspace`, which the release cuts and trims by: Unicode's white space and four separators of ASCII.
+pub(crate) fn is_space(character: char) -> bool {
     character.is_whitespace() || ('\x1c'..='\x1f').contains(&character)
 }
 

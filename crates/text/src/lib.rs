@@ -1,5 +1,5 @@
-//! Strings to ids and back: the tokenizer of `tiktoken.model` checkpoints and the decoder of a token stream.
-//! It deliberately knows no model, no tensor and no chat format.
+//! Strings to ids and back: the tokenizer of `tiktoken.model` checkpoints and the decoder of a token stream; and
+//! conversations to segments and back, in the format of each family. It deliberately knows no model and no tensor.
 //!
 //! ```
 //! use text::{Segment, StreamDecoder, Tiktoken, Tokenizer};
@@ -25,8 +25,11 @@
 //! # }
 //! ```
 
+pub mod chat;
 mod cuts;
 mod error;
+mod json;
+pub mod kimi_k3;
 mod ranks;
 mod specials;
 mod stop;
@@ -35,7 +38,8 @@ mod tiktoken;
 mod tokenizer;
 
 pub use crate::error::TextError;
+pub use crate::json::{Json, JsonError};
 pub use crate::stop::{StopError, StopStrings};
 pub use crate::stream::StreamDecoder;
 pub use crate::tiktoken::{PATTERN, Tiktoken};
-pub use crate::tokenizer::{Segment, Tokenizer};
+pub use crate::tokenizer::{OwnedSegment, Segment, Tokenizer};

@@ -2,6 +2,7 @@
 //! It deliberately knows no file format and no merge rule.
 
 use crate::TextError;
+use serde::Serialize;
 
 /// A stretch of a prompt. Only the program writes `Special`; what a user typed is `Text`, so that no text can
 /// become a control token, whatever it spells.
@@ -13,6 +14,28 @@ pub enum Segment<'t> {
     Text(&'t str),
 }
 
+/// A [`Segment`] that owns its text, as chat formats make them. The name of a control token is one that is
+/// spelled in this program: no text from outside can be one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OwnedSegment {
+    /// The exact name of a control token.
+    Special(&'static str),
+    /// Ordinary text.
+    Text(String),
+}
+
+impl OwnedSegment {
+    /// The same, borrowed.
+    #[must_use]
+    pub fn as_segment(&self) -> Segment<'_> {
+        match self {
+            OwnedSegment::Special(name) => Segment::Special(name),
+            OwnedSegment::Text(text) => Segment::Text(text),
+        }
+    }
+}
+
 /// Strings to ids and back. Ids count from 0; the control tokens are among them.
 pub trait Tokenizer: Send + Sync {
     /// The ids of the segments, one after the other. The result depends on the segments alone.
@@ -20,6 +43,14 @@ pub trait Tokenizer: Send + Sync {
     /// # Errors
     /// [`TextError::UnknownSpecial`] if a [`Segment::Special`] names no control token.
     fn encode(&self, segments: &[Segment<'_>]) -> Result<Vec<u32>, TextError>;
+
+    /// [`encode`](Tokenizer::encode) of segments that own their text.
+    ///
+    /// # Errors
+    /// As there.
+    fn encode_owned(&self, segments: &[OwnedSegment]) -> Result<Vec<u32>, TextError> {
+        self.encode(&segments.iter().map(OwnedSegment::as_segment).collect::<Vec<_>>())
+    }
 
     /// The bytes an id stands for: its name for a control token, `None` past the vocabulary. The bytes of one
     /// id need not be whole characters; see [`StreamDecoder`](crate::StreamDecoder).

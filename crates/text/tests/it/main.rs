@@ -1,5 +1,6 @@
-//! The tests of crate `text` that use its public face only: vectors, properties, damaged files.
+//! The tests of crate `text` that use its public face only: vectors, properties, damaged files and texts.
 
+mod chat_vectors;
 mod damaged;
 mod properties;
 #[path = "../../../../tests/seeds.rs"]

@@ -5,7 +5,7 @@ use crate::support::{
     K3, K3_MODEL, K3_TINY, TINY, TINY_VECTORS, VECTORS, encode, from_hex, hex, json, sha256,
 };
 use serde::Deserialize;
-use text::{PATTERN, Segment, StreamDecoder, Tokenizer};
+use text::{PATTERN, StreamDecoder, Tokenizer};
 
 #[test]
 fn the_rebuilt_file_is_the_release() {
@@ -89,7 +89,6 @@ struct Golden {
     vocab: Sizes,
     cases: Vec<Case>,
     special_allowed: Vec<Case>,
-    chat: Vec<Chat>,
 }
 
 #[derive(Deserialize)]
@@ -104,18 +103,6 @@ struct Case {
     ids: Vec<u32>,
 }
 
-#[derive(Deserialize)]
-struct Chat {
-    messages: Vec<Message>,
-    rendered: String,
-    ids: Vec<u32>,
-}
-
-#[derive(Deserialize)]
-struct Message {
-    content: String,
-}
-
 #[test]
 fn golden_texts() {
     let golden: Golden = json("k3-tiny/golden/tokenizer.json");
@@ -126,48 +113,4 @@ fn golden_texts() {
     for case in golden.special_allowed {
         assert_eq!(K3_TINY.encode_with_specials(&case.text).expect("few names"), case.ids, "{:?}", case.text);
     }
-}
-
-/// The golden file encodes a conversation segment by segment: what the format writes holds control tokens, what
-/// people wrote holds none, also where it spells one.
-#[test]
-fn golden_conversations() {
-    let golden: Golden = json("k3-tiny/golden/tokenizer.json");
-    let mut spelled_by_users = 0;
-    for chat in &golden.chat {
-        let segments = segments_of(chat);
-        let ids = K3_TINY.encode(&segments).expect("known control tokens");
-        assert_eq!(ids, chat.ids, "{:?}", chat.rendered);
-        let trusting = K3_TINY.encode_with_specials(&chat.rendered).expect("few names");
-        let people_spell = chat.messages.iter().any(|message| message.content.contains("<|"));
-        assert_eq!(trusting != chat.ids, people_spell, "{:?}", chat.rendered);
-        spelled_by_users += usize::from(people_spell);
-    }
-    assert_eq!(spelled_by_users, 1);
-}
-
-/// `rendered` in segments: each message's content, found from left to right, is one text; around them, spellings
-/// of control tokens are control tokens.
-fn segments_of(chat: &Chat) -> Vec<Segment<'_>> {
-    let mut segments = Vec::new();
-    let mut rest = chat.rendered.as_str();
-    for message in &chat.messages {
-        // The content stands between two markers; without them "x" would be found inside a marker's name.
-        let marked = format!("<|sep|>{}<|close|>", message.content);
-        let at = rest.find(&marked).expect("rendered holds each content") + "<|sep|>".len();
-        push_format(&mut segments, &rest[..at]);
-        segments.push(Segment::Text(&rest[at..at + message.content.len()]));
-        rest = &rest[at + message.content.len()..];
-    }
-    push_format(&mut segments, rest);
-    segments
-}
-
-fn push_format<'t>(segments: &mut Vec<Segment<'t>>, mut format: &'t str) {
-    while let Some(start) = format.find("<|") {
-        let end = start + format[start..].find("|>").expect("a whole marker") + "|>".len();
-        segments.extend([Segment::Text(&format[..start]), Segment::Special(&format[start..end])]);
-        format = &format[end..];
-    }
-    segments.push(Segment::Text(format));
 }
