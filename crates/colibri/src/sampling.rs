@@ -40,6 +40,7 @@ impl Decoding {
             top_p: self.top_p,
             min_p: self.min_p,
             seed: self.seed.unwrap_or(0),
+            ..Sampling::default()
         }
     }
 

@@ -1,6 +1,6 @@
 //! One prompt, one answer: prefill in chunks, then token by token.
 use crate::engine::{Engine, EngineError};
-use crate::sampler::Sampler;
+use crate::sampler::{Logprobs, Sampler};
 use crate::session::Session;
 use models::{Logits, PartError};
 use std::ops::ControlFlow;
@@ -84,6 +84,8 @@ impl Finish {
 pub struct Answer {
     /// Generated ids.
     pub ids: Vec<u32>,
+    /// Log-probabilities beside each of these ids, if they were asked for.
+    pub logprobs: Vec<Logprobs>,
     /// Why it ended.
     pub finish: Finish,
     /// The stop id that ended it, which no step has taken in.
@@ -126,6 +128,7 @@ pub fn generate(
     sampler.begin(task.prompt);
     let mut answer = Answer {
         ids: Vec::new(),
+        logprobs: Vec::new(),
         finish: Finish::Length,
         stop_id: None,
         prefill: (0, Duration::ZERO),
@@ -213,13 +216,13 @@ fn decode(
     // A step that is not to be left half done is given no flag.
     let cancel = task.cancel.filter(|cancel| cancel.during == During::Step).map(|cancel| cancel.flag);
     loop {
-        let id = sampler.pick(&logits, session.state().position())?;
-        sampler.took(id);
+        let id = sampler.next(&logits, session.state().position())?;
         if task.stop.contains(&id) {
             answer.stop_id = Some(id);
             return Ok(Finish::Stop);
         }
         answer.ids.push(id);
+        answer.logprobs.extend(sampler.logprobs().cloned());
         if let ControlFlow::Break(finish) = on_event(Event::Token { id }) {
             return Ok(finish);
         }

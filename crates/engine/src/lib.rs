@@ -47,5 +47,5 @@ mod session;
 pub use engine::{Engine, EngineError, Progress};
 pub use generate::{Answer, Cancel, During, Event, Finish, Task, generate};
 pub use plan::{Limits, Plan, PlanError, plan, show_bytes};
-pub use sampler::{Sampler, Sampling, SamplingError};
+pub use sampler::{Logprobs, Sampler, Sampling, SamplingError, TokenMask, TokenSet};
 pub use session::Session;

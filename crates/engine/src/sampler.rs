@@ -1,30 +1,136 @@
 //! From logits to a token. The draw is a function of seed and position, so that neither batch nor chunk nor platform
-//! changes it; exponentials and sums are the numerics contract's.
-use ops::{lanes, math};
-use std::cmp::Ordering;
+//! changes it; exponentials, logarithms and sums are the numerics contract's (docs/numerics.md, section 5). Knows no
+//! text and no model.
+mod history;
+mod logprobs;
+mod mask;
+mod ranks;
+mod shares;
 
-/// How tokens are chosen.
+pub use logprobs::Logprobs;
+pub use mask::{TokenMask, TokenSet};
+
+use history::{History, Penalties};
+use ranks::Ranks;
+use shares::{Share, Shares, Sum};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// How tokens are chosen. The rules work in this order: bias and mask, penalties, temperature, top-k, top-p, min-p,
+/// draw.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampling {
-    /// Divides the logits; 0 takes the largest (ties: the lowest id) and ignores all else.
+    /// Divides the logits, at least 0; 0 takes the largest (ties: the lowest id) and ignores the cuts and the seed.
     pub temperature: f32,
     /// The K most likely stay; 0 keeps all.
     pub top_k: u32,
-    /// The fewest most likely that together reach this share stay; 1 keeps all.
+    /// The fewest most likely that together reach this share stay, above 0 to 1; 1 keeps all.
     pub top_p: f32,
-    /// Tokens less likely than this share of the most likely go; 0 keeps all.
+    /// Tokens less likely than this share of the most likely go, 0 to 1; 0 keeps all.
     pub min_p: f32,
     /// Of the draws.
     pub seed: u64,
+    /// Added to the logits of these ids, [`BIAS_MAX`] either way at most.
+    pub logit_bias: BTreeMap<u32, f32>,
+    /// Divides the logit of every id that has come if it is above 0 and multiplies it otherwise (Keskar et al. 2019),
+    /// [`REPETITION_MIN`] to [`REPETITION_MAX`]; 1 changes nothing. As for the other penalties, prompt and answer count.
+    pub repetition_penalty: f32,
+    /// Taken from the logit of every id that has come, [`PENALTY_MAX`] either way at most.
+    pub presence_penalty: f32,
+    /// Taken from the logit of an id as often as it has come, [`PENALTY_MAX`] either way at most.
+    pub frequency_penalty: f32,
+    /// How many of the likeliest ids are given with their log-probabilities beside that of the token taken, at most
+    /// [`LOGPROBS_MAX`]; None: no log-probabilities.
+    pub logprobs: Option<u32>,
 }
+
+/// The largest bias of a logit, either way.
+pub const BIAS_MAX: f32 = 100.0;
+/// The smallest repetition penalty.
+pub const REPETITION_MIN: f32 = 0.01;
+/// The largest repetition penalty.
+pub const REPETITION_MAX: f32 = 100.0;
+/// The largest presence or frequency penalty, either way.
+pub const PENALTY_MAX: f32 = 2.0;
+/// The most ids that are given with log-probabilities.
+pub const LOGPROBS_MAX: u32 = 20;
 
 impl Default for Sampling {
     fn default() -> Self {
-        Sampling { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0 }
+        Sampling {
+            temperature: 1.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            seed: 0,
+            logit_bias: BTreeMap::new(),
+            repetition_penalty: 1.0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            logprobs: None,
+        }
     }
 }
 
-/// A setting or a row of logits that nothing can be chosen by.
+impl Sampling {
+    /// The likeliest token, always.
+    #[must_use]
+    pub fn greedy() -> Self {
+        Sampling { temperature: 0.0, ..Sampling::default() }
+    }
+
+    fn check(&self, vocabulary: u32) -> Result<(), SamplingError> {
+        let within = |value: f32, most: f32| (-most..=most).contains(&value);
+        let repetition = REPETITION_MIN..=REPETITION_MAX;
+        let settings = [
+            ("temperature", self.temperature, self.temperature >= 0.0, "of at least 0"),
+            ("top_p", self.top_p, self.top_p > 0.0 && self.top_p <= 1.0, "above 0, at most 1"),
+            ("min_p", self.min_p, (0.0..=1.0).contains(&self.min_p), "from 0 to 1"),
+            (
+                "repetition_penalty",
+                self.repetition_penalty,
+                repetition.contains(&self.repetition_penalty),
+                "from 0.01 to 100",
+            ),
+            (
+                "presence_penalty",
+                self.presence_penalty,
+                within(self.presence_penalty, PENALTY_MAX),
+                "from -2 to 2",
+            ),
+            (
+                "frequency_penalty",
+                self.frequency_penalty,
+                within(self.frequency_penalty, PENALTY_MAX),
+                "from -2 to 2",
+            ),
+        ];
+        let bias =
+            self.logit_bias.values().map(|v| ("logit_bias", *v, within(*v, BIAS_MAX), "from -100 to 100"));
+        for (setting, found, valid, expected) in settings.into_iter().chain(bias) {
+            if !(valid && found.is_finite()) {
+                return Err(SamplingError::OutOfRange { setting, found, expected });
+            }
+        }
+        if let Some(&id) = self.logit_bias.keys().find(|id| **id >= vocabulary) {
+            return Err(SamplingError::BiasOfUnknown { id, vocabulary });
+        }
+        match self.logprobs {
+            Some(found) if found > LOGPROBS_MAX => Err(SamplingError::TooManyLogprobs { found }),
+            _ => Ok(()),
+        }
+    }
+
+    fn penalties(&self) -> Penalties {
+        Penalties {
+            repetition: self.repetition_penalty,
+            presence: self.presence_penalty,
+            frequency: self.frequency_penalty,
+        }
+    }
+}
+
+/// A setting, a row of logits or a constraint that nothing can be chosen by.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum SamplingError {
     /// A number outside its range.
@@ -37,6 +143,20 @@ pub enum SamplingError {
         /// Its range.
         expected: &'static str,
     },
+    /// A bias for an id that is none.
+    #[error("logit_bias names id {id}; ids of this model are below {vocabulary}")]
+    BiasOfUnknown {
+        /// The id.
+        id: u32,
+        /// Ids are below this.
+        vocabulary: u32,
+    },
+    /// More log-probabilities than are given.
+    #[error("logprobs is {found}; expected at most {LOGPROBS_MAX}")]
+    TooManyLogprobs {
+        /// Ids asked for.
+        found: u32,
+    },
     /// A row that is no row of this model.
     #[error("{found} logits, {expected} expected: one for each id of the vocabulary")]
     Width {
@@ -47,7 +167,8 @@ pub enum SamplingError {
     },
     /// Nothing can be chosen from such a row.
     #[error(
-        "the logit of id {id} after {position} tokens is {value}; it must be finite: the model or its numbers are damaged"
+        "the logit of id {id} after {position} tokens is {value}; expected a finite number: the weights may be damaged, \
+         check them with a look at every byte"
     )]
     NotFinite {
         /// The first such id.
@@ -57,13 +178,46 @@ pub enum SamplingError {
         /// The logit.
         value: f32,
     },
+    /// The mask leaves nothing.
+    #[error("after {position} tokens the constraint on the answer allows no token at all")]
+    NoneAllowed {
+        /// Tokens before.
+        position: u32,
+    },
+    /// The mask cannot say what is allowed.
+    #[error("the constraint on the answer failed after {position} tokens: {reason}")]
+    Mask {
+        /// Tokens before.
+        position: u32,
+        /// Its words.
+        reason: String,
+    },
 }
 
-/// Chooses the tokens of one sequence.
-#[derive(Debug)]
+/// Ranks that are looked at before the whole row is put in order.
+const FIRST_RANKS: usize = 512;
+
+/// Chooses the tokens of one sequence. It holds what a draw needs and uses it again for the next one.
 pub struct Sampler {
     sampling: Sampling,
     vocabulary: u32,
+    /// None where no penalty asks for it.
+    history: Option<History>,
+    mask: Option<(Box<dyn TokenMask>, TokenSet)>,
+    /// Logits after bias, mask and penalties.
+    changed: Vec<f32>,
+    ranks: Ranks,
+    shares: Vec<f32>,
+    logprobs: Option<Logprobs>,
+}
+
+impl fmt::Debug for Sampler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Sampler { sampling, vocabulary, mask, .. } = self;
+        let mut shown = f.debug_struct("Sampler");
+        shown.field("sampling", sampling).field("vocabulary", vocabulary).field("masked", &mask.is_some());
+        shown.finish_non_exhaustive()
+    }
 }
 
 impl Sampler {
@@ -72,98 +226,140 @@ impl Sampler {
     /// # Errors
     /// A setting outside its range.
     pub fn new(sampling: Sampling, vocabulary: u32) -> Result<Self, SamplingError> {
-        sampling.check()?;
-        Ok(Sampler { sampling, vocabulary })
+        sampling.check(vocabulary)?;
+        let history = (!sampling.penalties().change_nothing()).then(|| History::new(vocabulary));
+        Ok(Sampler {
+            sampling,
+            vocabulary,
+            history,
+            mask: None,
+            changed: Vec::new(),
+            ranks: Ranks::default(),
+            shares: Vec::new(),
+            logprobs: None,
+        })
     }
 
-    /// A sequence begins with these ids.
+    /// Constrains what is chosen.
+    #[must_use]
+    pub fn masked(mut self, mask: Box<dyn TokenMask>) -> Self {
+        self.mask = Some((mask, TokenSet::full(self.vocabulary)));
+        self
+    }
+
+    /// A sequence begins with these ids. They count for penalties; a mask, which knows of answers only, is not told.
     pub fn begin(&mut self, ids: &[u32]) {
-        for &id in ids {
-            self.took(id);
+        if let Some(history) = &mut self.history {
+            history.clear();
+            for id in ids {
+                history.add(*id);
+            }
         }
     }
 
-    /// The sequence goes on with an id.
-    pub fn took(&mut self, _id: u32) {}
-
-    /// The id that follows `position` ids.
+    /// The id that follows `position` ids; the sequence goes on with it.
     ///
     /// # Errors
-    /// Logits that are not finite or not of this vocabulary.
-    pub fn pick(&mut self, logits: &[f32], position: u32) -> Result<u32, SamplingError> {
+    /// Logits that are not finite or not of this vocabulary; a mask that fails or allows nothing.
+    pub fn next(&mut self, logits: &[f32], position: u32) -> Result<u32, SamplingError> {
         if logits.len() as u64 != u64::from(self.vocabulary) {
             return Err(SamplingError::Width { found: logits.len(), expected: self.vocabulary });
         }
-        if let Some(at) = logits.iter().position(|logit| !logit.is_finite()) {
-            return Err(SamplingError::NotFinite { id: at as u32, position, value: logits[at] });
+        refuse_not_finite(logits, position)?;
+        self.change(logits, position)?;
+        let row = if self.changed.is_empty() { logits } else { &self.changed };
+        let top = self.ranks.look(row);
+        if top == f32::NEG_INFINITY {
+            return Err(SamplingError::NoneAllowed { position });
         }
-        Ok(self.sampling.pick(logits, position))
+        let id = match self.sampling.temperature {
+            0.0 => self.ranks.best(row, top),
+            temperature => draw(
+                &self.sampling,
+                row,
+                Share { top, temperature },
+                position,
+                &mut self.ranks,
+                &mut self.shares,
+            ),
+        };
+        let wanted = self.sampling.logprobs;
+        self.logprobs = wanted.map(|count| Logprobs::of(&mut self.ranks, logits, id, count));
+        if let Some(history) = &mut self.history {
+            history.add(id);
+        }
+        if let Some((mask, _)) = &mut self.mask {
+            mask.took(id).map_err(|reason| SamplingError::Mask { position, reason })?;
+        }
+        Ok(id)
+    }
+
+    /// Log-probabilities beside the last token, if they were asked for.
+    #[must_use]
+    pub fn logprobs(&self) -> Option<&Logprobs> {
+        self.logprobs.as_ref()
+    }
+
+    /// Applies bias, mask and penalties to a copy; none is made where nothing changes.
+    fn change(&mut self, logits: &[f32], position: u32) -> Result<(), SamplingError> {
+        self.changed.clear();
+        if self.sampling.logit_bias.is_empty() && self.mask.is_none() && self.history.is_none() {
+            return Ok(());
+        }
+        self.changed.extend(logits);
+        for (id, bias) in &self.sampling.logit_bias {
+            self.changed[*id as usize] += bias;
+        }
+        if let Some((mask, allowed)) = &mut self.mask {
+            allowed.fill();
+            mask.restrict(allowed).map_err(|reason| SamplingError::Mask { position, reason })?;
+            allowed.apply(&mut self.changed);
+        }
+        if let Some(history) = &self.history {
+            history.apply(self.sampling.penalties(), &mut self.changed);
+        }
+        Ok(())
     }
 }
 
-impl Sampling {
-    /// The likeliest token, always.
-    #[must_use]
-    pub fn greedy() -> Self {
-        Sampling { temperature: 0.0, ..Sampling::default() }
+fn refuse_not_finite(logits: &[f32], position: u32) -> Result<(), SamplingError> {
+    // Without an early end the loop is a few instructions for many logits.
+    if logits.iter().fold(true, |all, logit| all & logit.is_finite()) {
+        return Ok(());
     }
+    match logits.iter().zip(0..).find(|(logit, _)| !logit.is_finite()) {
+        Some((&value, id)) => Err(SamplingError::NotFinite { id, position, value }),
+        None => Ok(()),
+    }
+}
 
-    fn check(&self) -> Result<(), SamplingError> {
-        let settings = [
-            ("temperature", self.temperature, self.temperature >= 0.0, "of at least 0"),
-            ("top_p", self.top_p, self.top_p > 0.0 && self.top_p <= 1.0, "above 0, at most 1"),
-            ("min_p", self.min_p, (0.0..=1.0).contains(&self.min_p), "from 0 to 1"),
-        ];
-        match settings.into_iter().find(|(_, found, valid, _)| !(*valid && found.is_finite())) {
-            None => Ok(()),
-            Some((setting, found, _, expected)) => {
-                Err(SamplingError::OutOfRange { setting, found, expected })
-            }
+/// Draws from a row that `ranks` has looked at: from the first ranks if they decide, else from all.
+fn draw(
+    sampling: &Sampling,
+    row: &[f32],
+    share: Share,
+    position: u32,
+    ranks: &mut Ranks,
+    shares: &mut Vec<f32>,
+) -> u32 {
+    let uniform = uniform(sampling.seed, position);
+    let mut choose = |count: usize, sum: Option<Sum>| {
+        ranks.rank(row, count);
+        shares.clear();
+        shares.extend(ranks.logits());
+        share.replace(shares);
+        let sum = sum.filter(|_| shares.len() == count);
+        let all = Shares { first: shares, whole: sum.is_none(), sum: sum.unwrap_or_else(|| Sum::of(shares)) };
+        all.draw(sampling.top_p, sampling.min_p, uniform).map(|rank| ranks.id(rank))
+    };
+    if sampling.top_k == 0 && row.len() > FIRST_RANKS {
+        let bounds = share.bounds(row);
+        if let Some(id) = choose(FIRST_RANKS, Some(bounds)) {
+            return id;
         }
     }
-
-    /// The token that follows `position` tokens. `logits` are finite and not empty.
-    fn pick(&self, logits: &[f32], position: u32) -> u32 {
-        if self.temperature == 0.0 {
-            return argmax(logits);
-        }
-        let mut ids: Vec<u32> = (0..logits.len() as u32).collect();
-        ids.sort_by(|&a, &b| descending(logits[a as usize], logits[b as usize]).then(a.cmp(&b)));
-        if self.top_k > 0 {
-            ids.truncate(self.top_k as usize);
-        }
-        let top = logits[ids[0] as usize];
-        let mut shares: Vec<f32> =
-            ids.iter().map(|&id| math::exp((logits[id as usize] - top) / self.temperature)).collect();
-        let kept = self.kept(&shares);
-        shares.truncate(kept);
-        let aim = uniform(self.seed, position) * lanes::sum(&shares);
-        let mut reached = 0.0;
-        for (share, id) in shares.iter().zip(&ids) {
-            reached += share;
-            if reached > aim {
-                return *id;
-            }
-        }
-        ids[kept - 1]
-    }
-
-    /// How many of the shares, largest first, pass top-p and min-p; at least one.
-    fn kept(&self, shares: &[f32]) -> usize {
-        let mut kept = shares.len();
-        if self.top_p < 1.0 {
-            let aim = self.top_p * lanes::sum(shares);
-            let mut reached = 0.0;
-            let enough = shares.iter().position(|share| {
-                reached += share;
-                reached >= aim
-            });
-            kept = enough.map_or(kept, |last| last + 1);
-        }
-        let least = self.min_p * shares[0];
-        let likely = shares.iter().take_while(|&&share| share >= least).count();
-        kept.min(likely).max(1)
-    }
+    let count = if sampling.top_k == 0 { row.len() } else { sampling.top_k as usize };
+    choose(count, None).expect("of a whole row the draw can always be told")
 }
 
 /// The largest; ties go to the lowest id.
@@ -176,10 +372,6 @@ pub fn argmax(logits: &[f32]) -> u32 {
         }
     }
     best as u32
-}
-
-fn descending(a: f32, b: f32) -> Ordering {
-    b.partial_cmp(&a).unwrap_or(Ordering::Equal)
 }
 
 /// A number in [0, 1) from seed and position: the 24 upper bits of two rounds of `SplitMix64`'s finaliser (Steele,
@@ -196,57 +388,4 @@ fn uniform(seed: u64, position: u32) -> f32 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const LOGITS: [f32; 4] = [1.0, 3.0, 3.0, 2.0];
-
-    #[test]
-    fn greedy_takes_the_lowest_of_equals() {
-        assert_eq!(Sampling { temperature: 0.0, ..Sampling::default() }.pick(&LOGITS, 5), 1);
-    }
-
-    #[test]
-    fn draws_depend_on_seed_and_position_only_and_follow_the_shares() {
-        let counts = |sampling: &Sampling| {
-            let mut counts = [0u32; 4];
-            for position in 0..20_000 {
-                counts[sampling.pick(&LOGITS, position) as usize] += 1;
-            }
-            counts
-        };
-        let sampling = Sampling { seed: 7, ..Sampling::default() };
-        assert_eq!(counts(&sampling), counts(&sampling));
-        assert_ne!(counts(&sampling), counts(&Sampling { seed: 8, ..sampling.clone() }));
-        // exp(-2), 1, 1, exp(-1) over their sum 2.503: 5.4 %, 39.95 %, 39.95 %, 14.7 %.
-        for (count, share) in counts(&sampling).iter().zip([0.054, 0.3995, 0.3995, 0.147]) {
-            assert!(
-                (f64::from(*count) / 20_000.0 - share).abs() < 0.015,
-                "{count} of 20000, {share} expected"
-            );
-        }
-    }
-
-    #[test]
-    fn the_draw_is_part_of_the_contract() {
-        let draws =
-            [(0, 0), (0, 1), (7, 0), (u64::MAX, u32::MAX)].map(|(seed, position)| uniform(seed, position));
-        assert_eq!(draws.map(|u| u * 16_777_216.0), [4_727_170.0, 235_435.0, 7_648_683.0, 2_751_622.0]);
-    }
-
-    #[test]
-    fn cuts_leave_what_they_say() {
-        let seen = |sampling: &Sampling| {
-            let mut ids: Vec<u32> = (0..500).map(|p| sampling.pick(&LOGITS, p)).collect();
-            ids.sort_unstable();
-            ids.dedup();
-            ids
-        };
-        let all = Sampling::default();
-        assert_eq!(seen(&all), [0, 1, 2, 3]);
-        assert_eq!(seen(&Sampling { top_k: 1, ..all.clone() }), [1]);
-        assert_eq!(seen(&Sampling { top_p: 0.39, ..all.clone() }), [1]);
-        assert_eq!(seen(&Sampling { top_p: 0.41, ..all.clone() }), [1, 2]);
-        assert_eq!(seen(&Sampling { min_p: 0.2, ..all.clone() }), [1, 2, 3]);
-    }
-}
+mod tests;
