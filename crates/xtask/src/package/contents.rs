@@ -4,13 +4,23 @@
 use super::archive::Entry;
 use super::{PROGRAM, Release, licences};
 use crate::project;
+use crate::steps::output;
 use anyhow::{Context, Result, bail, ensure};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 /// Files that are taken as they are: what every archive has, and the record of how the embedded model was made.
 const FILES: [&str; 5] = ["README.md", "LICENSE", "NOTICE", "CHANGELOG.md", "data/k3-tiny/README.md"];
+/// Shells with completions, and what each calls such a file.
+const COMPLETIONS: [(&str, &str); 5] = [
+    ("bash", "colibri.bash"),
+    ("elvish", "colibri.elv"),
+    ("fish", "colibri.fish"),
+    ("powershell", "_colibri.ps1"),
+    ("zsh", "_colibri"),
+];
 /// The folder with the pages for users; its folders are for maintainers.
 const PAGES: &str = "docs";
 
@@ -35,8 +45,30 @@ pub(crate) fn collect(release: &Release, program: &Path) -> Result<Vec<Entry>> {
     for path in pages {
         entries.push(Entry::new(path.as_str(), read(path)?));
     }
+    entries.extend(manual_pages(program)?);
+    for (shell, name) in COMPLETIONS {
+        let script = output(Command::new(program).args(["completions", shell]))?;
+        ensure!(!script.trim().is_empty(), "`colibri completions {shell}` printed nothing");
+        entries.push(Entry::new(format!("completions/{name}"), script));
+    }
     check_links(&entries)?;
     Ok(entries)
+}
+
+/// The manual pages that the program writes of itself, one for each of its commands and one for the whole.
+fn manual_pages(program: &Path) -> Result<Vec<Entry>> {
+    let folder = tempfile::tempdir().context("a folder for the manual pages")?;
+    output(Command::new(program).args(["man", "--out"]).arg(folder.path()))?;
+    let mut pages = Vec::new();
+    for page in fs::read_dir(folder.path()).context("the manual pages")? {
+        let page = page.context("the manual pages")?;
+        let name = page.file_name().to_string_lossy().into_owned();
+        let content = fs::read(page.path()).with_context(|| name.clone())?;
+        ensure!(!content.is_empty(), "{name}: `colibri man --out` wrote an empty page");
+        pages.push(Entry::new(format!("man/{name}"), content));
+    }
+    ensure!(pages.len() > 1, "`colibri man --out` wrote {} pages: expected one a command", pages.len());
+    Ok(pages)
 }
 
 /// Whether a tracked file is a page for users.
