@@ -139,6 +139,29 @@ pub fn random_call_id() -> String {
 }
 
 /// Reads a reply piece by piece.
+///
+/// ```
+/// use text::chat::{ChatFormat as _, ChatOptions, Delta, End, FinishReason, Piece};
+/// use text::{StopStrings, kimi_k3::KimiK3};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// // Pieces come from `Piece::of` of a tokenizer; the prompt has opened the thoughts.
+/// let mut parser = KimiK3.parser(&ChatOptions::default(), StopStrings::new(Vec::new())?, Box::new(String::new));
+/// assert_eq!(parser.push(Piece::Bytes(b"An easy one.")), [Delta::Reasoning("An easy one.".into())]);
+/// for piece in ["<|close|>", "think", "<|sep|>", "<|open|>", "response", "<|sep|>"] {
+///     let tag = if piece.starts_with('<') { Piece::Special(piece) } else { Piece::Bytes(piece.as_bytes()) };
+///     assert_eq!(parser.push(tag), []);
+/// }
+/// assert_eq!(parser.push(Piece::Bytes(b"Four")), [Delta::Content("Four".into())]);
+///
+/// // Cut off here, the message still has to be closed before the conversation can go on.
+/// parser.finish(End::Length);
+/// assert!(!parser.closing().is_empty());
+/// let reply = parser.reply();
+/// assert_eq!((reply.content.as_deref(), reply.finish_reason), (Some("Four"), FinishReason::Length));
+/// # Ok(())
+/// # }
+/// ```
 pub trait ReplyParser: Send {
     /// Takes the next piece and gives what is certain now. After the end of the turn or a stop string nothing
     /// counts any more.
