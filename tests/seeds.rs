@@ -5,14 +5,14 @@
 
 use std::time::{Duration, Instant};
 
-/// The seeds of a test: the first `count`, and more of them until `COLIBRI_FUZZ_SECONDS` are over, if it is set.
+/// The seeds of a test: the first `count`, and more of them until `COLIBRI_TEST_FUZZ_SECONDS` are over, if it is set.
 ///
 /// # Panics
 /// If the variable is no number.
 pub(crate) fn seeds(count: u64) -> impl Iterator<Item = u64> {
-    let seconds = std::env::var("COLIBRI_FUZZ_SECONDS").map_or(0, |text| {
+    let seconds = std::env::var("COLIBRI_TEST_FUZZ_SECONDS").map_or(0, |text| {
         text.parse()
-            .unwrap_or_else(|_| panic!("COLIBRI_FUZZ_SECONDS: expected whole seconds, found {text:?}"))
+            .unwrap_or_else(|_| panic!("COLIBRI_TEST_FUZZ_SECONDS: expected whole seconds, found {text:?}"))
     });
     let end = Instant::now() + Duration::from_secs(seconds);
     (0..).take_while(move |&seed| seed < count || Instant::now() < end)

@@ -203,7 +203,7 @@ fn any_case() -> impl Strategy<Value = Case> {
     )
 }
 
-/// With `COLIBRI_FUZZ_SECONDS` it goes on for that long.
+/// With `COLIBRI_TEST_FUZZ_SECONDS` it goes on for that long.
 #[test]
 fn no_number_is_damaged_by_all_changes_together() {
     for seed in seeds(24) {

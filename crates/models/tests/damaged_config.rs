@@ -1,5 +1,5 @@
 //! Damaged configs by the thousand, from a fixed seed: reading never panics and never loops, gives the same answer
-//! twice, and whatever is accepted has sizes that fit together. With `COLIBRI_FUZZ_SECONDS` the tests go on for that
+//! twice, and whatever is accepted has sizes that fit together. With `COLIBRI_TEST_FUZZ_SECONDS` the tests go on for that
 //! long.
 
 #[path = "../../../tests/seeds.rs"]

@@ -1,6 +1,6 @@
 //! Damaged headers, indexes and configs by the thousand, from a fixed seed: opening never panics, never reads into
 //! more memory than the file or the limits allow, gives the same answer twice, and whatever opens is sound. With
-//! `COLIBRI_FUZZ_SECONDS` each test goes on for that long.
+//! `COLIBRI_TEST_FUZZ_SECONDS` each test goes on for that long.
 
 #[path = "../../../tests/seeds.rs"]
 mod seeds;

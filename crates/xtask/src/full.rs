@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// The word in the names of tests that mutate sound input, which run for a long time here.
 const MUTATION_TESTS: &str = "damaged";
 /// The variable that tells a mutation test how long to run, besides its fixed number of rounds.
-const FUZZ_VARIABLE: &str = "COLIBRI_FUZZ_SECONDS";
+const FUZZ_VARIABLE: &str = "COLIBRI_TEST_FUZZ_SECONDS";
 /// How long each of them runs.
 const FUZZ_SECONDS: u64 = 120;
 
@@ -20,7 +20,7 @@ const FUZZ_SECONDS: u64 = 120;
 const LONG_TESTS: [LongTest; 1] = [(
     &["--package", "ops", "--lib", "errors_stay_within_the_documented_bounds_on_a_dense_sample"],
     // Without fma of the processor, hours instead of minutes.
-    &[("COLIBRI_EVERY_INPUT", "1"), ("RUSTFLAGS", "-Ctarget-cpu=native")],
+    &[("COLIBRI_TEST_EVERY_INPUT", "1"), ("RUSTFLAGS", "-Ctarget-cpu=native")],
 )];
 type LongTest = (&'static [&'static str], &'static [(&'static str, &'static str)]);
 

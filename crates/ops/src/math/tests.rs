@@ -1,7 +1,7 @@
 //! The bounds, the special values and the very bits of the elementary functions.
 //!
 //! The reference is f64 of the platform's library, whose own error is below 2^-28 ulp of f32. Dense samples run
-//! always; all 2^32 inputs with `COLIBRI_EVERY_INPUT` set, as `cargo xtask full` does: a quarter of an hour of
+//! always; all 2^32 inputs with `COLIBRI_TEST_EVERY_INPUT` set, as `cargo xtask full` does: a quarter of an hour of
 //! processor time built for a processor with fma (`RUSTFLAGS=-Ctarget-cpu=native`), hours without.
 
 use super::{EXP_HIGHEST, EXP_LOWEST, exp, log, sigmoid, softplus, tanh};
@@ -135,7 +135,7 @@ fn strided() -> impl Iterator<Item = u32> {
 
 #[test]
 fn errors_stay_within_the_documented_bounds_on_a_dense_sample() {
-    let stride = if std::env::var_os("COLIBRI_EVERY_INPUT").is_some() { 1 } else { STRIDE };
+    let stride = if std::env::var_os("COLIBRI_TEST_EVERY_INPUT").is_some() { 1 } else { STRIDE };
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     std::thread::scope(|scope| {
         for thread in 0..threads {

@@ -1,5 +1,5 @@
 //! Damaged files: each kind of damage has its error, and no damage at all makes a panic or a tokenizer that
-//! loses text. With `COLIBRI_FUZZ_SECONDS` the tests on mutated files go on for that long.
+//! loses text. With `COLIBRI_TEST_FUZZ_SECONDS` the tests on mutated files go on for that long.
 
 use crate::seeds::seeds;
 use crate::support::{bytes, encode};

@@ -1,5 +1,5 @@
 //! Golden results, damaged by the thousand from a fixed seed: nothing panics, and what cannot be used is refused with the
-//! name of its file. With `COLIBRI_FUZZ_SECONDS` it goes on for that long.
+//! name of its file. With `COLIBRI_TEST_FUZZ_SECONDS` it goes on for that long.
 use super::{compare_all, load};
 use crate::args::{Arguments, Command, VerifyArgs};
 use crate::comparison::Comparison;
