@@ -11,6 +11,7 @@ pub(crate) use messages::MessageArgs;
 use models::Dense;
 use ops::Activations;
 pub(crate) use shell::{CompletionsArgs, ManArgs};
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
@@ -18,11 +19,30 @@ use std::sync::LazyLock;
 static VERSION: LazyLock<String> =
     LazyLock::new(|| format!("{} (numerics version {})", env!("CARGO_PKG_VERSION"), ops::NUMERICS_VERSION));
 
+static SETTINGS_AND_EXIT_CODES: LazyLock<String> = LazyLock::new(|| format!("{SETTINGS}\n\n{EXIT_CODES}"));
+
+/// How settings are made.
+const SETTINGS: &str = "\
+What a flag sets, a variable and a line of the file set too; the flag goes first,
+then the variable, then the file:
+  --expert-cache 8GB    COLIBRI_EXPERT_CACHE=8GB    expert-cache = \"8GB\"
+  --ignore-eos          COLIBRI_IGNORE_EOS=1        ignore-eos = true
+  --model a --model b   COLIBRI_MODEL=a:b           model = [\"a\", \"b\"]
+A key at the top of the file is for every command that has the flag; a key in a
+table such as [run] is for that command and goes before the top. A switch can be
+turned off: --ignore-eos=false. Paths in the file are relative to the file.";
+
 /// Runs mixture-of-experts models on hardware you own: what every token needs stays in memory, routed experts come
 /// from disk when a token picks them. Without --model a tiny model that is part of the program answers.
 #[derive(Debug, Parser)]
 #[command(name = "colibri", version = VERSION.as_str(), max_term_width = 80, disable_help_subcommand = true, after_help = EXIT_CODES)]
 pub(crate) struct Arguments {
+    /// Settings from this file [default: the one that `colibri config --path` names, if it is there]
+    #[arg(long, value_name = "FILE", global = true, conflicts_with = "no_config", help_heading = "Settings")]
+    pub(crate) config: Option<PathBuf>,
+    /// No settings from any file
+    #[arg(long, global = true, help_heading = "Settings")]
+    pub(crate) no_config: bool,
     /// What to do.
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -54,6 +74,9 @@ pub(crate) enum Command {
     /// Print or write manual pages
     #[command(after_help = EXIT_CODES)]
     Man(ManArgs),
+    /// Show which settings hold for a command, and where each comes from
+    #[command(after_help = EXIT_CODES, after_long_help = SETTINGS_AND_EXIT_CODES.as_str())]
+    Config(ConfigArgs),
 }
 
 impl Command {
@@ -66,6 +89,7 @@ impl Command {
             Command::Verify(args) => args.output.json,
             Command::Inspect(args) => args.output.json,
             Command::Completions(_) | Command::Man(_) => false,
+            Command::Config(args) => args.output.json,
         }
     }
 
@@ -77,7 +101,7 @@ impl Command {
             Command::Trace(args) => &args.model.model,
             Command::Verify(args) => &args.model.model,
             Command::Inspect(args) => &args.model.model,
-            Command::Completions(_) | Command::Man(_) => &[],
+            Command::Config(_) | Command::Completions(_) | Command::Man(_) => &[],
         }
     }
 
@@ -88,7 +112,7 @@ impl Command {
             Command::Logits(args) => Some(&args.engine),
             Command::Trace(args) => Some(&args.engine),
             Command::Verify(args) => Some(&args.engine),
-            Command::Inspect(_) | Command::Completions(_) | Command::Man(_) => None,
+            Command::Inspect(_) | Command::Config(_) | Command::Completions(_) | Command::Man(_) => None,
         }
     }
 }
@@ -193,6 +217,25 @@ pub(crate) struct InspectArgs {
     /// it the exit code is 1 if anything is wrong or missing
     #[arg(long)]
     pub(crate) deep: bool,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+/// Arguments of `config`.
+#[derive(Debug, Args)]
+pub(crate) struct ConfigArgs {
+    /// The command [default: run], and arguments as they would be given to it
+    #[arg(value_name = "COMMAND [ARGUMENT]...", trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) command: Vec<OsString>,
+    /// All commands, one after the other
+    #[arg(long, conflicts_with = "command")]
+    pub(crate) all: bool,
+    /// Print only where the configuration file is looked for
+    #[arg(long, conflicts_with_all = ["command", "all", "template"])]
+    pub(crate) path: bool,
+    /// Print a configuration file in which every setting stands as a comment, with its help and default
+    #[arg(long, conflicts_with_all = ["command", "all"])]
+    pub(crate) template: bool,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }

@@ -1,5 +1,6 @@
 //! One file for each command.
 pub(crate) mod completions;
+pub(crate) mod config;
 pub(crate) mod golden;
 pub(crate) mod inspect;
 pub(crate) mod logits;

@@ -1,5 +1,6 @@
 //! What can go wrong in a command: its kind, its exit code, and how it is said. Knows no flag.
 use crate::report;
+use crate::settings::Origins;
 use crate::terminal::{ERROR, Stream};
 use engine::{EngineError, PlanError, SamplingError};
 use memory::MemoryError;
@@ -24,7 +25,7 @@ pub(crate) const EXIT_CODES: &str = "\
 Exit codes:
     0  success
     1  failure: a file, the model, memory, or a comparison beyond its limits
-    2  usage: flags or a prompt that cannot be honoured
+    2  usage: flags, settings or a prompt that cannot be honoured
   130  interrupted by Ctrl-C or SIGTERM; a second one ends the program at once
   141  nobody reads the text on standard output any more";
 
@@ -97,6 +98,13 @@ impl Failure {
     /// The same with the place where it is at the beginning.
     pub(crate) fn within(&self, place: &str) -> Failure {
         Failure::Told { kind: self.kind(), message: format!("{place}: {}", self.message()) }
+    }
+
+    /// The same with flags that nobody typed called by where they come from.
+    pub(crate) fn spelled(self, origins: &Origins) -> Failure {
+        let message = self.message();
+        let spelled = origins.spell(&message);
+        if spelled == message { self } else { Failure::Told { kind: self.kind(), message: spelled } }
     }
 
     /// The kind in JSON.

@@ -14,6 +14,7 @@ mod partial;
 mod progress;
 mod report;
 mod sampling;
+mod settings;
 mod target;
 mod tensor_file;
 mod terminal;
@@ -21,30 +22,31 @@ mod values;
 mod work;
 
 use args::{Arguments, Command};
-use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Parser as _, ValueEnum as _};
 use errors::Failure;
+use settings::Surroundings;
+use std::ffi::OsString;
 use std::process::ExitCode;
-use terminal::{Color, Stream};
 
 fn main() -> ExitCode {
-    let arguments = match Arguments::try_parse() {
-        Ok(arguments) => arguments,
-        Err(error) => return refuse(error),
+    let typed: Vec<OsString> = std::env::args_os().collect();
+    let (arguments, origins) = match settings::read(&typed, &Surroundings::of_process()) {
+        Ok(read) => read,
+        Err(refusal) => return refusal.report(),
     };
     arguments.messages.color.decide();
+    settings::put_in_force(origins);
     let json = arguments.command.json();
-    if let Err(failure) = logging::start(&arguments.messages, arguments.command.models()) {
-        return failure.report(json);
-    }
-    let outcome = interrupt::listen(json).map_err(|error| Failure::Io {
+    let logging = logging::start(&arguments.messages, arguments.command.models());
+    let listening = interrupt::listen(json).map_err(|error| Failure::Io {
         what: "listening for Ctrl-C".into(),
         source: std::io::Error::other(error),
     });
-    outcome.and_then(|()| execute(&arguments.command)).unwrap_or_else(|failure| failure.report(json))
+    let outcome = logging.and(listening).and_then(|()| execute(&arguments));
+    outcome.unwrap_or_else(|failure| failure.spelled(settings::in_force()).report(json))
 }
 
-fn execute(command: &Command) -> Result<ExitCode, Failure> {
+fn execute(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let command = &arguments.command;
     if let Some(args) = command.engine() {
         load::start_threads(args)?;
     }
@@ -56,57 +58,6 @@ fn execute(command: &Command) -> Result<ExitCode, Failure> {
         Command::Inspect(args) => commands::inspect::run(args),
         Command::Completions(args) => commands::completions::run(args),
         Command::Man(args) => commands::man::run(args),
+        Command::Config(args) => commands::config::run(args, arguments),
     }
-}
-
-/// A command line that does not parse, or a question for help.
-fn refuse(mut error: clap::Error) -> ExitCode {
-    color_as_typed().decide();
-    let json = std::env::args_os().any(|argument| argument == "--json");
-    if [ErrorKind::DisplayHelp, ErrorKind::DisplayVersion].contains(&error.kind()) {
-        let help = error.render();
-        let help = if Stream::Output.is_coloured() { help.ansi().to_string() } else { help.to_string() };
-        let printed = report::written(Stream::Output.put(&help));
-        return printed.map_or_else(|failure| failure.report(json), |()| ExitCode::SUCCESS);
-    }
-    let advice = advice(&error);
-    if !json && let Some(advice) = advice {
-        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![advice.into()]));
-    }
-    // Without colours: what was typed is part of it.
-    let text = error.render().to_string();
-    let text = text.trim_start_matches("error: ").trim_end();
-    if !json {
-        errors::say("usage", text, false);
-        return ExitCode::from(error.exit_code() as u8);
-    }
-    // The first paragraph is the error; usage and hints follow.
-    let failure = Failure::Usage(text.split("\n\n").next().unwrap_or(text).trim().to_owned());
-    match advice {
-        Some(advice) => failure.advising(advice).report(json),
-        None => failure.report(json),
-    }
-}
-
-/// What --color says on a command line that does not parse.
-fn color_as_typed() -> Color {
-    let mut arguments = std::env::args_os().filter_map(|argument| argument.into_string().ok());
-    while let Some(argument) = arguments.next() {
-        let value = match argument.strip_prefix("--color") {
-            Some("") => arguments.next(),
-            Some(rest) => rest.strip_prefix('=').map(str::to_owned),
-            None => None,
-        };
-        if let Some(color) = value.and_then(|value| Color::from_str(&value, false).ok()) {
-            return color;
-        }
-    }
-    Color::default()
-}
-
-/// What may have been meant by an argument too many.
-fn advice(error: &clap::Error) -> Option<&'static str> {
-    let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg) else { return None };
-    let word = error.kind() == ErrorKind::UnknownArgument && !argument.starts_with('-');
-    word.then_some("put a prompt of several words between quotes; give --model once for each directory")
 }

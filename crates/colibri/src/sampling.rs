@@ -157,6 +157,37 @@ impl Defaults<'_> {
     }
 }
 
+/// What the model gives for flags that nobody gave, by their names; `temperature` is the one that was given.
+///
+/// # Errors
+/// A `do_sample` that is neither true nor false.
+pub(crate) fn of_model(
+    model: &Model,
+    temperature: Option<f32>,
+) -> Result<Vec<(&'static str, String)>, Failure> {
+    const KEYS: [(&str, &str); 5] = [
+        ("max-tokens", "max_new_tokens"),
+        ("temperature", "temperature"),
+        ("top-p", "top_p"),
+        ("top-k", "top_k"),
+        ("min-p", "min_p"),
+    ];
+    let defaults = Defaults(model.checkpoint.generation_config());
+    let named =
+        KEYS.iter().filter_map(|(flag, key)| defaults.get(key).map(|value| (*flag, value.to_string())));
+    let mut named: Vec<(&'static str, String)> = named.collect();
+    if temperature.is_none() && !defaults.sampled()? {
+        named.retain(|(flag, _)| *flag != "temperature");
+        named.push(("temperature", "0".to_owned()));
+    }
+    let own = named.iter().find(|(flag, _)| *flag == "temperature").and_then(|(_, text)| text.parse().ok());
+    if temperature.or(own) == Some(0.0) {
+        // Nothing is drawn.
+        named.retain(|(flag, _)| ["max-tokens", "temperature"].contains(flag));
+    }
+    Ok(named)
+}
+
 /// `eos_token_id` of `generation_config.json`, else of `config.json`, a number or a list of numbers.
 fn stop_ids(model: &Model) -> Result<Vec<u32>, Failure> {
     const KEY: &str = "eos_token_id";

@@ -68,6 +68,7 @@ impl Run {
     /// Continues a text by 16 tokens.
     fn new(program: &Path, model: &Path, cache: &str) -> Result<Run> {
         let mut command = Command::new(program);
+        project::without_settings(&mut command);
         command.args(["run", "Once upon a time", "--temperature", "0", "--ignore-eos", "--max-tokens", "16"]);
         command.args(["--dense", "bf16", "--expert-cache", cache, "--json", "--model"]).arg(model);
         let (answer, peak) = run_measured(&mut command)?;

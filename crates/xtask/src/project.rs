@@ -47,7 +47,19 @@ pub(crate) fn cargo() -> Result<Command> {
             command.env_remove(name);
         }
     }
+    without_settings(&mut command);
     Ok(command)
+}
+
+/// Keeps a developer's own settings of the program out of what is started here. Variables of the tests stay.
+pub(crate) fn without_settings(command: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        let ours = |name: &str| name.starts_with("COLIBRI_") && !name.starts_with("COLIBRI_TEST_");
+        if name.to_str().is_some_and(ours) {
+            command.env_remove(name);
+        }
+    }
+    command.env("COLIBRI_NO_CONFIG", "1");
 }
 
 /// The files that git tracks and that are still there, relative to the root, `/` between folders.

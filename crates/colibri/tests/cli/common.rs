@@ -47,12 +47,21 @@ impl Answer {
     }
 }
 
-/// The program, whatever colours and widths whoever runs the tests likes.
+/// The program, which sees no settings of whoever runs the tests: none of its variables, no home directory, no wishes
+/// about colours and widths.
 pub(crate) fn program() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_colibri"));
     for name in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "CI", "COLUMNS"] {
         command.env_remove(name);
     }
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().to_uppercase().starts_with("COLIBRI_") {
+            command.env_remove(name);
+        }
+    }
+    let absent = Path::new(env!("CARGO_TARGET_TMPDIR")).join("no-home");
+    command.env_remove("XDG_CONFIG_HOME").env_remove("XDG_STATE_HOME").env_remove("XDG_DATA_HOME");
+    command.env("HOME", &absent).env("APPDATA", &absent).env("LOCALAPPDATA", &absent);
     command
 }
 
@@ -64,7 +73,13 @@ pub(crate) fn colibri(arguments: &[&str]) -> Answer {
 /// Runs with this text on standard input.
 pub(crate) fn colibri_with(arguments: &[&str], input: &str) -> Answer {
     let mut command = program();
-    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.args(arguments);
+    answer_of(command, input)
+}
+
+/// What a program says with this text on standard input.
+pub(crate) fn answer_of(mut command: Command, input: &str) -> Answer {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     // A program that does not read its input may have gone already.
     let _ = child.stdin.take().unwrap().write_all(input.as_bytes());

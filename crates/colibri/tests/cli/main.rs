@@ -1,5 +1,6 @@
 //! The program as its users meet it: real processes, real files, what comes out on each stream.
 mod common;
+mod config;
 #[cfg(unix)]
 mod documents;
 mod failures;

@@ -1,0 +1,216 @@
+//! From four places one value for each setting of a command: the command line first, then the environment, then the
+//! command's table in the file, then the top of the file. Knows definitions and texts, not what values mean.
+use super::catalog::{CommandSettings, Kind, Setting};
+use super::file::Entry;
+use super::origin::{Origin, Origins};
+use super::rules::{IDLE, Idle};
+use crate::errors::Failure;
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches, Command};
+use std::ffi::OsString;
+
+/// A setting of a command with what holds for it.
+#[derive(Clone, Debug)]
+pub(crate) struct Row {
+    pub(crate) setting: Setting,
+    /// As arguments of flags, `true` or `false` for a switch; empty where only words say what holds.
+    pub(crate) values: Vec<OsString>,
+    pub(crate) origin: Origin,
+    /// What was said and has no effect, because something that goes before it rules it out.
+    pub(crate) idle: Option<Ruled>,
+}
+
+/// A value without effect.
+#[derive(Clone, Debug)]
+pub(crate) struct Ruled {
+    pub(crate) values: Vec<OsString>,
+    pub(crate) origin: Origin,
+    /// What rules it out.
+    pub(crate) by: String,
+}
+
+impl Row {
+    /// Whether a file or a variable gave the value, so that the command line's parser has to be told.
+    fn is_told(&self) -> bool {
+        matches!(self.origin, Origin::File { .. } | Origin::Environment(_))
+    }
+
+    /// Whether there is a value that was given, and it is not `false`.
+    fn is_on(&self) -> bool {
+        self.origin != Origin::Default
+            && !self.values.is_empty()
+            && (self.setting.kind != Kind::Switch || self.values[0] == "true")
+    }
+
+    /// The value in one word, for rules.
+    fn word(&self) -> String {
+        self.values.iter().map(|value| value.to_string_lossy()).collect::<Vec<_>>().join(" ")
+    }
+
+    /// As arguments.
+    fn arguments(&self) -> Vec<OsString> {
+        let flag = format!("--{}", self.setting.name);
+        match self.setting.kind {
+            Kind::Switch if self.values.first().is_some_and(|value| value == "true") => vec![flag.into()],
+            Kind::Switch => Vec::new(),
+            Kind::One | Kind::Many => {
+                let argument = |value: &OsString| {
+                    let mut argument = OsString::from(format!("{flag}="));
+                    argument.push(value);
+                    argument
+                };
+                self.values.iter().map(argument).collect()
+            }
+        }
+    }
+}
+
+/// All settings of a command as they hold.
+#[derive(Clone, Debug)]
+pub(crate) struct Rows(pub(crate) Vec<Row>);
+
+impl Rows {
+    /// What holds, from a command line that was parsed and the entries of file and environment.
+    ///
+    /// # Errors
+    /// Two entries of one origin that exclude each other.
+    pub(crate) fn new(
+        command: &Command,
+        settings: &CommandSettings,
+        typed: &ArgMatches,
+        entries: &[Entry],
+    ) -> Result<Self, Failure> {
+        let row = |setting: &Setting| row(setting, &settings.name, typed, entries);
+        let mut rows = Rows(settings.settings.iter().map(row).collect());
+        rows.rule_out_by_command_line(command, typed);
+        rows.rule_out_each_other(command)?;
+        for rule in IDLE {
+            rows.rule_out_idle(rule);
+        }
+        Ok(rows)
+    }
+
+    /// By name.
+    pub(crate) fn get(&self, name: &str) -> Option<&Row> {
+        self.0.iter().find(|row| row.setting.name == name)
+    }
+
+    /// A default that is found elsewhere than in the definition, where nobody said anything.
+    pub(crate) fn put_default(&mut self, name: &str, value: String, origin: Origin) {
+        let row = self.0.iter_mut().find(|row| row.setting.name == name && row.origin == Origin::Default);
+        if let Some(row) = row {
+            (row.values, row.origin) = (vec![value.into()], origin);
+        }
+    }
+
+    /// The arguments that a user would have typed instead of files and variables.
+    pub(crate) fn arguments(&self) -> Vec<OsString> {
+        self.0.iter().filter(|row| row.is_told()).flat_map(Row::arguments).collect()
+    }
+
+    /// Where those come from.
+    pub(crate) fn origins(&self) -> Origins {
+        let told = self.0.iter().filter(|row| row.is_told());
+        Origins(told.map(|row| (row.setting.name.clone(), row.origin.clone())).collect())
+    }
+
+    /// Arguments that are no settings, such as the prompt, rule out what they conflict with.
+    fn rule_out_by_command_line(&mut self, command: &Command, typed: &ArgMatches) {
+        let given: Vec<&Arg> = command
+            .get_arguments()
+            .filter(|arg| typed.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine))
+            .collect();
+        for row in &mut self.0 {
+            let Some(own) = argument(command, &row.setting) else { continue };
+            if let Some(other) = given.iter().find(|arg| row.is_told() && conflict(command, own, arg)) {
+                let name =
+                    other.get_long().map_or_else(|| other.get_id().to_string(), |name| format!("--{name}"));
+                row.rule_out(name);
+            }
+        }
+    }
+
+    /// Settings that exclude each other: the higher origin holds.
+    fn rule_out_each_other(&mut self, command: &Command) -> Result<(), Failure> {
+        for first in 0..self.0.len() {
+            for second in first + 1..self.0.len() {
+                let (a, b) = (&self.0[first], &self.0[second]);
+                let (Some(x), Some(y)) = (argument(command, &a.setting), argument(command, &b.setting))
+                else {
+                    continue;
+                };
+                if !(a.is_on() && b.is_on() && conflict(command, x, y)) {
+                    continue;
+                }
+                let (low, high) =
+                    if a.origin.rank() <= b.origin.rank() { (first, second) } else { (second, first) };
+                let (spelled, by) = (self.0[low].spelled(), self.0[high].spelled());
+                if self.0[low].origin.rank() == self.0[high].origin.rank() {
+                    if self.0[low].is_told() {
+                        return Err(Failure::Usage(format!(
+                            "{spelled} and {by} exclude each other; leave one of them away"
+                        )));
+                    }
+                    continue;
+                }
+                self.0[low].rule_out(by);
+            }
+        }
+        Ok(())
+    }
+
+    /// Settings that could change nothing beside a setting of a higher origin. Those of the same or of a higher origin are
+    /// left to the command, which refuses them.
+    fn rule_out_idle(&mut self, rule: &Idle) {
+        let Some(cause) = self.get(rule.cause).filter(|cause| (rule.holds)(&cause.word())) else { return };
+        let (rank, by) = (cause.origin.rank(), format!("{} {}", cause.spelled(), cause.word()));
+        for row in &mut self.0 {
+            if rule.settings.contains(&row.setting.name.as_str()) && row.is_told() && row.origin.rank() < rank
+            {
+                row.rule_out(by.clone());
+            }
+        }
+    }
+}
+
+impl Row {
+    fn spelled(&self) -> String {
+        self.origin.spelled(&self.setting.name)
+    }
+
+    fn rule_out(&mut self, by: String) {
+        let default: Vec<OsString> = self.setting.default.iter().map(OsString::from).collect();
+        let values = std::mem::replace(&mut self.values, default);
+        let origin = std::mem::replace(&mut self.origin, Origin::Default);
+        self.idle = Some(Ruled { values, origin, by });
+    }
+}
+
+fn row(setting: &Setting, command: &str, typed: &ArgMatches, entries: &[Entry]) -> Row {
+    let typed_here = typed.value_source(&setting.id) == Some(ValueSource::CommandLine);
+    let (values, origin) = if typed_here {
+        let raw = typed.get_raw(&setting.id);
+        (raw.into_iter().flatten().map(OsString::from).collect(), Origin::CommandLine)
+    } else {
+        let told = entries.iter().filter(|entry| {
+            entry.name == setting.name && entry.table.as_deref().is_none_or(|table| table == command)
+        });
+        match told.max_by_key(|entry| entry.origin.rank()) {
+            Some(entry) => (entry.values.clone(), entry.origin.clone()),
+            None => (setting.default.iter().map(OsString::from).collect(), Origin::Default),
+        }
+    };
+    Row { setting: setting.clone(), values, origin, idle: None }
+}
+
+fn argument<'a>(command: &'a Command, setting: &Setting) -> Option<&'a Arg> {
+    command.get_arguments().find(|arg| arg.get_id().as_str() == setting.id)
+}
+
+/// Whether two arguments exclude each other; it is enough that one says so.
+fn conflict(command: &Command, a: &Arg, b: &Arg) -> bool {
+    let says = |one: &Arg, other: &Arg| {
+        command.get_arg_conflicts_with(one).iter().any(|arg| arg.get_id() == other.get_id())
+    };
+    a.get_id() != b.get_id() && (says(a, b) || says(b, a))
+}

@@ -1,0 +1,271 @@
+//! Settings: the command line before the environment before `config.toml` before defaults. The definition of the command
+//! line is the only list of settings, and its parser the only judge of values: what a file or a variable says is put
+//! into the command line as if it had been typed, and an error about it names where it stands. Knows no command.
+
+mod catalog;
+mod environment;
+mod file;
+mod layers;
+mod origin;
+mod refusal;
+mod rules;
+mod template;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use catalog::{Catalog, Kind};
+pub(crate) use file::Place;
+pub(crate) use layers::{Row, Rows};
+pub(crate) use origin::{Origin, Origins};
+pub(crate) use refusal::Refusal;
+pub(crate) use template::template;
+
+use crate::args::Arguments;
+use crate::errors::Failure;
+use catalog::{MARKS, Marks, is_switch};
+use clap::{ArgAction, ArgMatches, Command, CommandFactory as _, FromArgMatches as _};
+use file::Entry;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+/// Everything outside the command line that settings come from.
+#[derive(Clone, Debug)]
+pub(crate) struct Surroundings {
+    variables: Vec<(OsString, OsString)>,
+    usual: Place,
+}
+
+impl Surroundings {
+    /// Of this process.
+    pub(crate) fn of_process() -> Self {
+        Surroundings { variables: std::env::vars_os().collect(), usual: Place::usual() }
+    }
+
+    /// Where the file is looked for: `--config`, `COLIBRI_CONFIG`, the platform's place, or nowhere with `--no-config`.
+    ///
+    /// # Errors
+    /// Variables that cannot be honoured.
+    pub(crate) fn place_of(&self, config: Option<&Path>, no_config: bool) -> Result<Place, Failure> {
+        if no_config {
+            return Ok(Place::None);
+        }
+        if let Some(path) = config {
+            return Ok(Place::Named { path: path.to_owned(), by: "--config" });
+        }
+        Ok(environment::place(&self.variables)?.unwrap_or_else(|| self.usual.clone()))
+    }
+}
+
+/// A command line with all that was said elsewhere.
+#[derive(Debug)]
+pub(crate) struct Effective {
+    /// The name of the command.
+    pub(crate) command: String,
+    /// Its settings.
+    pub(crate) rows: Rows,
+    /// Where the file was looked for.
+    pub(crate) place: Place,
+    /// As if everything had been typed.
+    arguments: Vec<OsString>,
+}
+
+impl Effective {
+    /// Whether one JSON object is wanted.
+    fn json(&self) -> bool {
+        self.rows.get("json").is_some_and(|row| row.values.iter().any(|value| value == "true"))
+    }
+}
+
+/// The definition of a command line, and what it makes of words.
+pub(crate) struct Definition {
+    root: Command,
+    /// The same without required arguments, for looking before everything is known.
+    loose: Command,
+    catalog: Catalog,
+}
+
+impl Definition {
+    /// Of the program.
+    pub(crate) fn of_program() -> Self {
+        Self::new(Arguments::command(), MARKS)
+    }
+
+    /// Of any command line.
+    pub(crate) fn new(root: Command, marks: Marks<'_>) -> Self {
+        let mut root = with_values(root, marks);
+        let mut loose = loose(root.clone());
+        root.build();
+        loose.build();
+        let catalog = Catalog::new(&root, marks);
+        Definition { root, loose, catalog }
+    }
+
+    /// All settings.
+    pub(crate) fn catalog(&self) -> &Catalog {
+        &self.catalog
+    }
+
+    /// What is typed, with what is said elsewhere.
+    ///
+    /// # Errors
+    /// What cannot be honoured, by the name that the user gave it.
+    pub(crate) fn effective(
+        &self,
+        arguments: &[OsString],
+        surroundings: &Surroundings,
+    ) -> Result<Effective, Refusal> {
+        let json = arguments.iter().any(|argument| argument == "--json");
+        let settings = |failure| Refusal::settings(failure, json);
+        let typed =
+            self.loose.clone().try_get_matches_from(arguments).map_err(
+                |error| match refusal::without_secret(&error, &self.catalog) {
+                    Some(failure) => settings(failure),
+                    None => Refusal::parser(error, json),
+                },
+            )?;
+        let Some((name, typed)) = typed.subcommand() else {
+            return Err(settings(Failure::Usage("no command is given; `colibri --help` lists them".into())));
+        };
+        let place = self.place(typed, surroundings).map_err(settings)?;
+        let entries = if tells_about_the_file(name, typed) {
+            Vec::new()
+        } else {
+            self.entries(&place, surroundings).map_err(settings)?
+        };
+        let (Some(command), Some(own)) = (self.root.find_subcommand(name), self.catalog.command(name)) else {
+            return Err(settings(Failure::Usage(format!("there is no command `{name}`"))));
+        };
+        let rows = Rows::new(command, own, typed, &entries).map_err(settings)?;
+        let mut all = arguments.to_vec();
+        let at = self.place_of_command(arguments, name);
+        all.splice(at..at, rows.arguments());
+        Ok(Effective { command: name.to_owned(), rows, place, arguments: all })
+    }
+
+    /// Where the file is. A command line that asks about another one looks at the file that the other one names, unless it
+    /// names one itself.
+    fn place(&self, typed: &ArgMatches, surroundings: &Surroundings) -> Result<Place, Failure> {
+        let (config, no_config) = file_flags(typed);
+        let words = typed.try_get_many::<OsString>("command").ok().flatten().into_iter().flatten();
+        let words = std::iter::once(OsString::from("colibri")).chain(words.cloned());
+        let other = match (config, no_config) {
+            (None, false) => self.loose.clone().try_get_matches_from(words).ok(),
+            _ => None,
+        };
+        let inner = other.as_ref().and_then(ArgMatches::subcommand).map(|(_, typed)| file_flags(typed));
+        let (config, no_config) = inner.unwrap_or((config, no_config));
+        surroundings.place_of(config, no_config)
+    }
+
+    /// What file and environment say.
+    fn entries(&self, place: &Place, surroundings: &Surroundings) -> Result<Vec<Entry>, Failure> {
+        let mut entries = environment::entries(&surroundings.variables, &self.catalog)?;
+        if let (Some(path), Some(text)) = (place.path(), place.text()?) {
+            entries.extend(file::entries(path, &text, &self.catalog)?);
+        }
+        Ok(entries)
+    }
+
+    /// The place after the command's name: the first such word before which everything is complete, so that it is no
+    /// flag's value.
+    fn place_of_command(&self, arguments: &[OsString], name: &str) -> usize {
+        let loose = self.loose.clone().subcommand_required(false).arg_required_else_help(false);
+        let complete = |at: &usize| {
+            arguments[*at] == name && loose.clone().try_get_matches_from(&arguments[..*at]).is_ok()
+        };
+        (1..arguments.len()).find(complete).map_or(arguments.len(), |at| at + 1)
+    }
+
+    /// The parser's judgement of everything together; `strict` asks for required arguments too.
+    ///
+    /// # Errors
+    /// The parser's, about values that nobody typed by their origin.
+    pub(crate) fn judged(&self, effective: &Effective, strict: bool) -> Result<ArgMatches, Refusal> {
+        let parser = if strict { &self.root } else { &self.loose };
+        parser.clone().try_get_matches_from(&effective.arguments).map_err(|error| {
+            let json = effective.json();
+            match refusal::of_origin(&error, &effective.rows, &effective.rows.origins()) {
+                Some(failure) => Refusal::settings(failure, json),
+                None => Refusal::parser(error, json),
+            }
+        })
+    }
+}
+
+/// `--config` and `--no-config`, which a command line of a test may lack.
+fn file_flags(typed: &ArgMatches) -> (Option<&Path>, bool) {
+    let config = typed.try_get_one::<PathBuf>("config").ok().flatten();
+    let no_config = typed.try_get_one::<bool>("no_config").ok().flatten();
+    (config.map(PathBuf::as_path), no_config.is_some_and(|no_config| *no_config))
+}
+
+/// Whether a command only says where the file is or how it is written: that must work while something in it is wrong.
+fn tells_about_the_file(command: &str, typed: &ArgMatches) -> bool {
+    let on = |name| typed.try_get_one::<bool>(name).ok().flatten() == Some(&true);
+    command == "config" && (on("path") || on("template"))
+}
+
+/// A switch is also taken with a value, as in `--json=false`: so the command line can switch off what a file or a
+/// variable switched on.
+fn with_values(root: Command, marks: Marks<'_>) -> Command {
+    let switch = |arg: clap::Arg| {
+        let setting =
+            arg.get_long().is_some_and(|name| !marks.not_settings.iter().any(|list| list.contains(&name)));
+        if !(setting && is_switch(&arg) && matches!(arg.get_action(), ArgAction::SetTrue)) {
+            return arg;
+        }
+        arg.action(ArgAction::Set)
+            .num_args(0..=1)
+            .require_equals(true)
+            .value_parser(clap::value_parser!(bool))
+            .default_missing_value("true")
+            .default_value("false")
+    };
+    for_all(root, |command| command.mut_args(switch))
+}
+
+fn loose(root: Command) -> Command {
+    for_all(root, |command| command.mut_args(|arg| arg.required(false)))
+}
+
+fn for_all(root: Command, change: impl Fn(Command) -> Command) -> Command {
+    let names: Vec<String> = root.get_subcommands().map(|command| command.get_name().to_owned()).collect();
+    names.iter().fold(change(root), |root, name| root.mut_subcommand(name, &change))
+}
+
+/// What the program was asked to do.
+///
+/// # Errors
+/// What cannot be honoured; also a question for help.
+pub(crate) fn read(
+    arguments: &[OsString],
+    surroundings: &Surroundings,
+) -> Result<(Arguments, Origins), Refusal> {
+    // Help is shown by the plain definition, where a switch is a switch.
+    if let Err(error) = Arguments::command().try_get_matches_from(arguments)
+        && refusal::is_answer(&error)
+    {
+        let json = arguments.iter().any(|argument| argument == "--json");
+        return Err(Refusal::parser(error, json));
+    }
+    let definition = Definition::of_program();
+    let effective = definition.effective(arguments, surroundings)?;
+    let mut matches = definition.judged(&effective, true)?;
+    let arguments = Arguments::from_arg_matches_mut(&mut matches)
+        .map_err(|error| Refusal::parser(error, effective.json()))?;
+    Ok((arguments, effective.rows.origins()))
+}
+
+static IN_FORCE: OnceLock<Origins> = OnceLock::new();
+
+/// Makes known where the settings of this process come from. To be called once, before a command runs.
+pub(crate) fn put_in_force(origins: Origins) {
+    // A second call could only come from a second start of the program's work, which there is not.
+    let _ = IN_FORCE.set(origins);
+}
+
+/// Where the settings of this process come from.
+pub(crate) fn in_force() -> &'static Origins {
+    IN_FORCE.get_or_init(Origins::default)
+}
