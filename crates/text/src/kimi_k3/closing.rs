@@ -51,8 +51,13 @@ fn rest_of_name(structure: &Structure, tag: &Tag) -> &'static str {
     if !tag.text.ends_with(name) {
         return ""; // The name is behind already.
     }
-    // After a response, calls are what may follow.
-    let first = if structure.response_seen() { Element::Tools } else { Element::Response };
+    // What may begin here comes first.
+    let first = match structure.innermost() {
+        Some(Element::Tools) => Element::Call,
+        Some(Element::Call) => Element::Argument,
+        _ if structure.response_seen() => Element::Tools,
+        _ => Element::Response,
+    };
     let mut names = std::iter::once(first).chain(Element::ALL).map(Element::name);
     names.find_map(|whole| whole.strip_prefix(name)).unwrap_or_default()
 }

@@ -1,7 +1,7 @@
 //! Damaged files: each kind of damage has its error, and no damage at all makes a panic or a tokenizer that
 //! loses text. With `COLIBRI_TEST_FUZZ_SECONDS` the tests on mutated files go on for that long.
 
-use crate::seeds::seeds;
+use crate::seeds::{Random, seeds};
 use crate::support::{bytes, encode};
 use text::{Segment, TextError, Tiktoken, Tokenizer};
 
@@ -143,21 +143,8 @@ fn a_file_of_weights_is_refused_by_its_size() {
     assert!(matches!(error, TextError::TooLarge { file: "tokenizer_config.json", .. }), "{error}");
 }
 
-/// Numbers that look random and are the same on every run (`SplitMix64`).
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((mixed ^ (mixed >> 31)) % limit as u64) as usize
-    }
-}
-
 /// One to three small damages: a byte changed, a stretch removed, doubled or moved.
-fn damage(bytes: &mut Vec<u8>, numbers: &mut Numbers) {
+pub(crate) fn damage(bytes: &mut Vec<u8>, numbers: &mut Random) {
     for _ in 0..=numbers.below(3) {
         if bytes.is_empty() {
             return;
@@ -200,7 +187,7 @@ fn check_damaged(file: &str, model: &[u8], config: &[u8]) -> bool {
 #[test]
 fn mutated_models_never_panic() {
     let (model, config) = (bytes("vectors/tiny.tiktoken"), config("\"512\": {\"content\": \"[BOS]\"}"));
-    let mut numbers = Numbers(1);
+    let mut numbers = Random(1);
     let (mut tried, mut accepted) = (0, 0);
     for _ in seeds(3000) {
         let mut damaged = model.clone();
@@ -219,7 +206,7 @@ fn mutated_configs_never_panic() {
     let config = (3840..4096)
         .fold(config, |config, id| config.replace(&format!("\"{id}\""), &format!("\"{}\"", id - 3328)));
     assert!(check_damaged("tokenizer_config.json", &model, config.as_bytes()), "the undamaged one is read");
-    let mut numbers = Numbers(2);
+    let mut numbers = Random(2);
     let (mut tried, mut accepted) = (0, 0);
     for _ in seeds(1500) {
         let mut damaged = config.clone().into_bytes();
