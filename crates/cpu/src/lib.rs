@@ -13,9 +13,11 @@ mod math;
 mod memory;
 mod norm;
 mod pool;
+pub mod product;
 mod route;
 mod scratch;
 mod simd;
 
 pub use device::Cpu;
 pub use level::Level;
+pub use simd::matrix::limits;

@@ -10,8 +10,11 @@ pub const CODES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8,
 /// The scale byte that stands for NaN.
 pub const SCALE_NAN: u8 = 255;
 
+/// Stored exponent minus true exponent.
+pub const EXPONENT_BIAS: i32 = 128;
+
 /// `weight = code * 2^exponent`.
 #[must_use]
 pub fn exponent(scale: u8) -> i32 {
-    i32::from(scale) - 128
+    i32::from(scale) - EXPONENT_BIAS
 }
