@@ -328,8 +328,9 @@ pub(crate) struct EngineArgs {
     /// Lossy below 1: drop a token's experts past this share of its router weight, above 0 to 1
     #[arg(long, value_name = "P", default_value = "1", value_parser = values::share, allow_negative_numbers = true)]
     pub(crate) expert_top_p: f32,
-    /// What computes: oracle, the definition of every op in plain loops
-    #[arg(long, value_name = "NAME", default_value = "oracle", value_parser = values::device)]
+    /// What computes: cpu, with vectors and threads, or oracle, the definition of every op in plain loops; both give
+    /// the same bits
+    #[arg(long, value_name = "NAME", default_value = "cpu", value_parser = values::device)]
     pub(crate) device: values::DeviceChoice,
 }
 

@@ -5,6 +5,7 @@ use crate::errors::Failure;
 use crate::partial;
 use crate::progress::LoadBars;
 use crate::values::DeviceChoice;
+use cpu::Cpu;
 use engine::plan::Request;
 use engine::{Engine, Limits, Plan, show_bytes};
 use models::{Family, LoadError, LoadOptions};
@@ -237,6 +238,7 @@ pub(crate) fn plan(model: &Model, request: &Request, tokens: usize, held: u64) -
 /// The device that was asked for.
 pub(crate) fn device(args: &EngineArgs) -> Result<Box<dyn Device>, Failure> {
     match args.device {
+        DeviceChoice::Cpu => Ok(Box::new(Cpu::new(threads(args))?)),
         DeviceChoice::Oracle => Ok(Box::new(Oracle::new(threads(args))?)),
     }
 }

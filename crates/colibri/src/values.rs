@@ -15,6 +15,8 @@ pub(crate) struct DenseChoice(pub(crate) Option<Dense>);
 /// A device that can be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DeviceChoice {
+    /// Vectors and threads.
+    Cpu,
     /// The definition.
     Oracle,
 }
@@ -23,6 +25,7 @@ impl DeviceChoice {
     /// The name on the command line.
     pub(crate) fn name(self) -> &'static str {
         match self {
+            DeviceChoice::Cpu => "cpu",
             DeviceChoice::Oracle => "oracle",
         }
     }
@@ -121,10 +124,8 @@ pub(crate) fn dense(text: &str) -> Result<DenseChoice, String> {
 
 /// By name.
 pub(crate) fn device(text: &str) -> Result<DeviceChoice, String> {
-    match text {
-        "oracle" => Ok(DeviceChoice::Oracle),
-        _ => Err("there is no such device; these exist: oracle".into()),
-    }
+    let found = [DeviceChoice::Cpu, DeviceChoice::Oracle].into_iter().find(|device| device.name() == text);
+    found.ok_or_else(|| "there is no such device; these exist: cpu, oracle".into())
 }
 
 #[cfg(test)]

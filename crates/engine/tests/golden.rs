@@ -1,7 +1,7 @@
 //! The tiny model against the outputs of an independent implementation.
 mod common;
 
-use common::{Golden, data, distance, engine, request};
+use common::{Golden, Kind, data, distance, engine, request};
 use engine::{Engine, Finish, Sampling, Session, Task, generate, sampler::argmax};
 use models::kimi_k3::KimiK3Config;
 use models::{Logits, Output, StateField, Tap};
@@ -122,7 +122,13 @@ fn check_state(golden: &Golden, engine: &mut Engine, session: &Session) {
 
 #[test]
 fn exact_equals_the_goldens() {
-    let mut engine = engine(&request(Activations::Exact));
+    for kind in Kind::ALL {
+        exact_equals_the_goldens_on(kind);
+    }
+}
+
+fn exact_equals_the_goldens_on(kind: Kind) {
+    let mut engine = engine(&request(Activations::Exact), kind.device(2));
     for name in PROMPTS {
         let golden = Golden::open(name);
         let mut session = Session::new(&mut engine).unwrap();
@@ -147,7 +153,13 @@ fn exact_equals_the_goldens() {
 
 #[test]
 fn greedy_ids_equal_the_goldens() {
-    let mut engine = engine(&request(Activations::Exact));
+    for kind in Kind::ALL {
+        greedy_ids_equal_the_goldens_on(kind);
+    }
+}
+
+fn greedy_ids_equal_the_goldens_on(kind: Kind) {
+    let mut engine = engine(&request(Activations::Exact), kind.device(2));
     for prompt in golden_json()["prompts"].as_array().unwrap() {
         let ids = numbers(&prompt["ids"]);
         let mut session = Session::new(&mut engine).unwrap();
@@ -162,7 +174,13 @@ fn greedy_ids_equal_the_goldens() {
 
 #[test]
 fn int15_stays_within_its_limits() {
-    let mut engine = engine(&request(Activations::Int15));
+    for kind in Kind::ALL {
+        int15_stays_within_its_limits_on(kind);
+    }
+}
+
+fn int15_stays_within_its_limits_on(kind: Kind) {
+    let mut engine = engine(&request(Activations::Int15), kind.device(2));
     for name in ["story", "chat_think"] {
         let golden = Golden::open(name);
         let mut session = Session::new(&mut engine).unwrap();

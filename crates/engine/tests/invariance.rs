@@ -1,10 +1,11 @@
-//! The same bits whatever the chunks, the company, the slots, the readers, the threads, the order and the delays.
+//! The same bits whatever the device, the chunks, the company, the slots, the readers, the threads, the order and the delays.
 mod common;
 #[path = "../../../tests/seeds.rs"]
 mod seeds;
 
 use common::devices::Random;
-use common::{Setup, assert_same, part, some_ids, step_bits};
+use common::{Kind, Setup, assert_same, part, some_ids, step_bits};
+use cpu::Cpu;
 use engine::Engine;
 use models::{Dense, Part, State};
 use ops::testing::Late;
@@ -28,6 +29,7 @@ const KINDS: [(Activations, Dense); 2] =
 struct Case {
     /// Index of [`KINDS`].
     kind: usize,
+    device: Kind,
     /// None: all experts are resident.
     slots: Option<u32>,
     readers: u32,
@@ -55,7 +57,7 @@ fn sequence(index: usize) -> Vec<u32> {
     some_ids(index as u64 + 1, LENGTHS[index])
 }
 
-/// All logits of a sequence alone in one step, everything resident.
+/// All logits of a sequence alone in one step on the oracle, everything resident.
 fn reference(kind: usize, index: usize) -> &'static [u32] {
     static REFERENCES: [OnceLock<[Vec<u32>; 3]>; 2] = [OnceLock::new(), OnceLock::new()];
     let all = REFERENCES[kind].get_or_init(|| {
@@ -76,10 +78,15 @@ fn load(case: &Case) -> Engine {
         let slow = FaultyReader::new(plain, case.seed).with_delays(Duration::from_micros(300));
         setup = setup.reader(Arc::new(slow.with_short_reads().with_interruptions()));
     }
-    let oracle = Oracle::new(case.threads).unwrap();
-    let device: Box<dyn Device> =
-        if case.late { Box::new(Late::new(oracle, case.seed)) } else { Box::new(oracle) };
+    let device = match case.device {
+        Kind::Oracle => late_or_not(Oracle::new(case.threads).unwrap(), case),
+        Kind::Cpu => late_or_not(Cpu::new(case.threads).unwrap(), case),
+    };
     Setup { device, ..setup }.load()
+}
+
+fn late_or_not<D: Device + 'static>(device: D, case: &Case) -> Box<dyn Device> {
+    if case.late { Box::new(Late::new(device, case.seed)) } else { Box::new(device) }
 }
 
 /// A sequence on its way.
@@ -138,6 +145,7 @@ fn check(case: &Case) {
 
 const PLAIN: Case = Case {
     kind: 0,
+    device: Kind::Oracle,
     slots: None,
     readers: 1,
     threads: 1,
@@ -151,24 +159,28 @@ const PLAIN: Case = Case {
 /// Each dimension by itself, so that a failure names its cause.
 #[test]
 fn one_change_at_a_time() {
-    for chunk in CHUNKS {
-        check(&Case { chunks: [[chunk; 2]; 3], ..PLAIN });
+    for device in Kind::ALL {
+        let plain = Case { device, ..PLAIN };
+        for chunk in CHUNKS {
+            check(&Case { chunks: [[chunk; 2]; 3], ..plain });
+        }
+        check(&Case { sequences: 3, ..plain });
+        check(&Case { threads: 2, ..plain });
+        check(&Case { late: true, ..plain });
+        check(&Case { kind: 1, ..plain });
+        check(&Case { slots: Some(40), ..plain });
+        check(&Case { slots: Some(40), readers: 8, ..plain });
+        check(&Case { slots: Some(40), slow_reads: true, ..plain });
     }
-    check(&Case { sequences: 3, ..PLAIN });
-    check(&Case { threads: 2, ..PLAIN });
-    check(&Case { late: true, ..PLAIN });
-    check(&Case { kind: 1, ..PLAIN });
-    check(&Case { slots: Some(40), ..PLAIN });
-    check(&Case { slots: Some(40), readers: 8, ..PLAIN });
-    check(&Case { slots: Some(40), slow_reads: true, ..PLAIN });
 }
 
 /// A slot is filled again only after the submission that reads it, however late that is: otherwise another expert's
 /// bytes would be read, or the slot would be found in use.
 #[test]
 fn few_slots_and_a_late_device() {
-    for slots in [1, 2, 3] {
-        let case = Case { slots: Some(slots), late: true, readers: 8, seed: u64::from(slots), ..PLAIN };
+    for (slots, device) in [(1, Kind::Oracle), (2, Kind::Cpu), (3, Kind::Oracle)] {
+        let case =
+            Case { slots: Some(slots), late: true, readers: 8, seed: u64::from(slots), device, ..PLAIN };
         check(&case);
         check(&Case { sequences: 3, chunks: [[7, 2]; 3], slow_reads: true, ..case });
     }
@@ -179,6 +191,7 @@ fn few_slots_and_a_late_device() {
 fn three_sequences_interleaved_from_the_first_token() {
     let case = Case { sequences: 3, chunks: [[7, 1], [1, 1], [2, 1]], ..PLAIN };
     check(&case);
+    check(&Case { device: Kind::Cpu, threads: 2, ..case });
     check(&Case { slots: Some(12), late: true, seed: 5, ..case });
 }
 
@@ -186,11 +199,13 @@ fn any_case() -> impl Strategy<Value = Case> {
     let chunk = || prop::sample::select(&CHUNKS[..]);
     let chunks = prop::array::uniform3([chunk(), chunk()]);
     let slots = prop::sample::select(&[None, Some(1), Some(2), Some(5), Some(12), Some(100)][..]);
-    let how = (0..KINDS.len(), slots, prop::sample::select(&[1u32, 8][..]), 1..=2usize);
+    let device = prop::sample::select(&Kind::ALL[..]);
+    let how = (0..KINDS.len(), device, slots, prop::sample::select(&[1u32, 8][..]), 1..=3usize);
     let (late, slow_reads) = (any::<bool>(), any::<bool>());
     (how, late, slow_reads, prop::sample::select(&[1usize, 3][..]), chunks, any::<u64>()).prop_map(
-        |((kind, slots, readers, threads), late, slow_reads, sequences, chunks, seed)| Case {
+        |((kind, device, slots, readers, threads), late, slow_reads, sequences, chunks, seed)| Case {
             kind,
+            device,
             slots,
             readers,
             threads,

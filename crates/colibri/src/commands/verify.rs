@@ -6,9 +6,10 @@ use crate::load;
 use crate::report::{self, Pace};
 use crate::values::DeviceChoice;
 use crate::work::{Demand, Planned, Wanted};
+use cpu::Cpu;
 use engine::EngineError;
 use models::{Input, Logits, StepError};
-use ops::checked::{Allowed, Checked, Worst};
+use ops::checked::{Allowed, Checked, Report, Worst};
 use ops::{Device, DeviceError, Oracle};
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
@@ -39,12 +40,13 @@ fn checked(args: &VerifyArgs) -> Result<ExitCode, Failure> {
     let request = load::request(&args.engine, args.layers.layers, 2);
     let planned = Planned::new(&model, &args.engine, Demand::new(request, ids.len()))?;
     let threads = load::threads(&args.engine);
-    let candidate = match args.engine.device {
-        DeviceChoice::Oracle => Oracle::new(if threads == 1 { 2 } else { 1 })?,
+    let oracle = Oracle::new(threads)?;
+    let (device, seen) = match args.engine.device {
+        DeviceChoice::Cpu => compared(oracle, Cpu::new(threads)?),
+        DeviceChoice::Oracle => compared(oracle, Oracle::new(if threads == 1 { 2 } else { 1 })?),
     };
-    let device = Checked::new(Oracle::new(threads)?, candidate, Allowed::Nothing);
-    let (name, seen) = (device.name().to_owned(), device.report());
-    let mut work = planned.load_on(Box::new(device))?;
+    let name = device.name().to_owned();
+    let mut work = planned.load_on(device)?;
     let wanted = Wanted { logits: Logits::Last, taps: &[], positions: None };
     let mut session = work.session()?;
     let outcome = work.feed(&mut session, Input::Ids(&ids), wanted, &mut |_, _| Ok(()));
@@ -76,6 +78,13 @@ fn checked(args: &VerifyArgs) -> Result<ExitCode, Failure> {
         report::print(&table(&name, &seen, mismatch.as_deref()))?;
     }
     Ok(verdict(passed))
+}
+
+/// A device beside the definition, and what is seen of their differences.
+fn compared<D: Device + 'static>(oracle: Oracle, candidate: D) -> (Box<dyn Device>, Report) {
+    let device = Checked::new(oracle, candidate, Allowed::Nothing);
+    let seen = device.report();
+    (Box::new(device), seen)
 }
 
 fn as_json(seen: &[(&str, Worst)]) -> Value {

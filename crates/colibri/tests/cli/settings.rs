@@ -15,7 +15,7 @@ fn defaults_are_told() {
         ("numerics_version", json!(1)),
         ("model", json!(["embedded k3-tiny"])),
         ("family", json!("kimi_k3")),
-        ("device", json!("oracle")),
+        ("device", json!("cpu")),
         ("activations", json!("int15")),
         ("dense", json!("bf16")),
         ("layers", Value::Null),

@@ -56,7 +56,7 @@ const WRONG: &[(&[&str], &str)] = &[
     (&["run", "x", "--activations", "int16"], "int15, exact or int8"),
     (&["run", "x", "--dense", "fp8"], "auto, bf16, int8 or int4"),
     (&["run", "x", "--expert-top-p", "0"], "--expert-top-p"),
-    (&["run", "x", "--device", "gpu"], "these exist: oracle"),
+    (&["run", "x", "--device", "gpu"], "these exist: cpu, oracle"),
     (&["run", "x", "--model", ".", "--model", "."], "same directory"),
     (&["logits", "x"], "--out"),
     (&["logits", "x", "--out", "f", "--layers", "10"], "expected 1 to 9, this model's own limit"),
@@ -113,7 +113,7 @@ fn help_fits_80_columns_and_names_every_flag() {
         }
     }
     let help = colibri(&["run", "--help"]).stdout;
-    for default in ["256", "32", "int15", "auto", "oracle", "all cores"] {
+    for default in ["256", "32", "int15", "auto", "cpu", "all cores"] {
         assert!(help.contains(default), "{default}");
     }
 }

@@ -3,6 +3,7 @@
 pub(crate) mod devices;
 pub(crate) mod readers;
 
+use cpu::Cpu;
 use engine::plan::Request;
 use engine::{Engine, Limits, Plan, plan};
 use memory::CacheSize;
@@ -52,10 +53,28 @@ pub(crate) fn engine_with(
     Engine::load(checkpoint, &family, plan, device, (reader, readers), &mut |_| {}).unwrap()
 }
 
-pub(crate) fn engine(request: &Request) -> Engine {
+pub(crate) fn engine(request: &Request, device: Box<dyn Device>) -> Engine {
     let checkpoint = tiny();
     let reader = Arc::new(checkpoint.files());
-    engine_with(&checkpoint, request, Box::new(Oracle::new(1).unwrap()), reader, 2)
+    engine_with(&checkpoint, request, device, reader, 2)
+}
+
+/// The devices that give the same bits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Kind {
+    Oracle,
+    Cpu,
+}
+
+impl Kind {
+    pub(crate) const ALL: [Kind; 2] = [Kind::Oracle, Kind::Cpu];
+
+    pub(crate) fn device(self, threads: usize) -> Box<dyn Device> {
+        match self {
+            Kind::Oracle => Box::new(Oracle::new(threads).unwrap()),
+            Kind::Cpu => Box::new(Cpu::new(threads).unwrap()),
+        }
+    }
 }
 
 /// What an engine of a test is made of.
