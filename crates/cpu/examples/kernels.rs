@@ -8,7 +8,7 @@
 //! other work on the machine costs a measurement less of its worth; rates of threads are added.
 #![expect(clippy::print_stdout, reason = "prints its table")]
 
-use cpu::product::{Inputs, Outputs, Shape, Weight, multiply};
+use cpu::product::{Outputs, Room, Shape, Weight, multiply};
 use cpu::{Level, limits};
 use memmap2::{MmapMut, MmapOptions};
 use ops::packing::layout;
@@ -246,8 +246,8 @@ fn kernel_rate(settings: &Settings, memory: &Memory, row: &Row, start: &mut usiz
     let (outputs, cols) = row.shape;
     let shape = Shape::new(settings.level, row.packing, row.activations, row.inputs, cols);
     let x: Vec<f32> = (0..row.inputs * cols).map(|i| ((i * 37 % 101) as f32 - 50.0) / 17.0).collect();
-    let mut inputs = Inputs::default();
-    inputs.fill(shape, &x, cols);
+    let mut room = Room::default();
+    let inputs = room.prepare(shape, &x, cols);
     let sizes = layout(row.packing, outputs as u32, cols as u32);
     let (codes, scales) = (sizes.scales as usize, (sizes.bytes - sizes.scales) as usize);
     let work = row.inputs * outputs * cols;
@@ -266,7 +266,7 @@ fn kernel_rate(settings: &Settings, memory: &Memory, row: &Row, start: &mut usiz
             let (codes, scales) = (&memory.codes[place..], &memory.scales[scale_place..]);
             let weight = Weight::new(row.packing, outputs as u32, cols as u32, codes, scales);
             let out = Outputs::new(&mut y, row.inputs, share, share);
-            multiply(weight, thread * share..(thread + 1) * share, &inputs, out);
+            multiply(weight, thread * share..(thread + 1) * share, inputs, out);
         }
     })
 }

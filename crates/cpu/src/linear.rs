@@ -1,17 +1,41 @@
-//! Matrix products.
-
-#![expect(clippy::inline_always, reason = "only what is inlined is compiled for the instructions")]
+//! Matrix products: inputs prepared once, outputs shared out among threads.
 
 use crate::device::Machine;
 use crate::memory::{Cut, View, ViewMut};
-use ops::packing::{Prepared, WeightRow, decode_floats};
-use ops::{Activations, Kernel, Matrix, Packing, lanes, with_fma};
+use crate::pool::Pool;
+use crate::product::{Prepared, Room, Shape, Weight, multiply};
+use ops::{Activations, Matrix};
 
 /// Codes and scales of a matrix.
 pub(crate) type Bytes<'a> = [&'a [u8]; 2];
 
-/// Outputs of a part.
-const OUTPUTS: usize = 16;
+/// Outputs of a part are a multiple of this: kernels take as many weight rows at a time.
+const TOGETHER: usize = 12;
+/// Parts for a thread, so that one that is slow or late does fewer.
+const PARTS: usize = 4;
+/// What preparing a number costs, in multiply-adds.
+pub(crate) const PREPARE_COST: usize = 8;
+
+/// How many outputs a part has, if `products` of `outputs` each are to keep `threads` busy.
+pub(crate) fn part_outputs(outputs: usize, products: usize, threads: usize) -> usize {
+    let parts = if threads == 1 { 1 } else { (threads * PARTS).div_ceil(products.max(1)) };
+    outputs.div_ceil(parts).next_multiple_of(TOGETHER).max(TOGETHER)
+}
+
+/// Prepares rows of inputs; `x` gives them by number.
+pub(crate) fn prepare<'r, 'x>(
+    pool: &mut Pool,
+    room: &'r mut Room,
+    shape: Shape,
+    x: impl Fn(usize) -> &'x [f32] + Sync,
+) -> Prepared<'r> {
+    let row_bytes = shape.row_bytes();
+    let bytes = room.bytes(shape.rows * row_bytes);
+    let rows = ViewMut::from_slice(&mut *bytes, shape.rows, row_bytes);
+    let cost = (shape.rows * shape.cols * PREPARE_COST) as u64;
+    pool.each(cost, rows.cut(Cut::Blocks(1, row_bytes)), |r, mut row| shape.fill(x(r), row.row(0)));
+    Prepared::new(shape, bytes)
+}
 
 pub(crate) fn mat_mul(
     machine: &mut Machine,
@@ -21,41 +45,17 @@ pub(crate) fn mat_mul(
     weight: Matrix,
     activations: Activations,
 ) {
-    let activations = match weight.packing {
-        Packing::F32 | Packing::Bf16 => Activations::Exact,
-        _ => activations,
-    };
-    let inputs: Vec<Prepared> = (0..x.rows()).map(|r| Prepared::new(x.row(r), activations)).collect();
+    let weight = Weight::new(weight.packing, weight.rows, weight.cols, bytes[0], bytes[1]);
+    let Machine { level, pool, scratch } = machine;
+    let shape = Shape::new(*level, weight.packing(), activations, x.rows(), weight.cols());
+    let inputs = prepare(pool, &mut scratch.inputs, shape, |r| x.row(r));
     let (rows, cols) = (out.rows(), out.cols());
-    let size = (rows.max(1), OUTPUTS);
+    let size = (rows.max(1), part_outputs(cols, 1, pool.threads()));
     let cost = (rows * cols * x.cols()) as u64;
-    machine.pool.each(cost, out.cut(Cut::Blocks(size.0, size.1)), |i, mut out| {
+    pool.each(cost, out.cut(Cut::Blocks(size.0, size.1)), |i, mut out| {
         let [_, outputs] = Cut::block(size, i, rows, cols);
-        for (o, output) in outputs.enumerate() {
-            let row = weight_row(bytes, weight, output);
-            for (r, input) in inputs.iter().enumerate() {
-                out.row(r)[o] = with_fma(Dot(&row, input));
-            }
-        }
+        multiply(weight, outputs, inputs, out.outputs());
     });
-}
-
-fn weight_row(bytes: Bytes<'_>, weight: Matrix, row: usize) -> WeightRow {
-    let layout = weight.layout();
-    let (codes, scales) = (layout.code_row_bytes as usize, layout.scale_row_bytes as usize);
-    let (codes, scales) = (&bytes[0][row * codes..][..codes], &bytes[1][row * scales..][..scales]);
-    WeightRow::decode(weight.packing, weight.cols as usize, codes, scales)
-}
-
-struct Dot<'a>(&'a WeightRow, &'a Prepared);
-
-impl Kernel for Dot<'_> {
-    type Output = f32;
-
-    #[inline(always)]
-    fn run(self) -> f32 {
-        self.0.dot(self.1)
-    }
 }
 
 pub(crate) fn head_mat_mul(
@@ -66,27 +66,14 @@ pub(crate) fn head_mat_mul(
     weight: Matrix,
     heads: usize,
 ) {
-    let row_bytes = weight.layout().code_row_bytes as usize;
-    let cost = (out.rows() * out.cols() * x.cols()) as u64;
-    machine.pool.each(cost, out.cut(Cut::Every(heads)), |head, mut out| {
-        let x = x.every(head, heads);
-        for o in 0..out.cols() {
-            let row =
-                decode_floats(weight.packing, &codes[(head * out.cols() + o) * row_bytes..][..row_bytes]);
-            for t in 0..out.rows() {
-                out.row(t)[o] = with_fma(FloatDot(&row, x.row(t)));
-            }
-        }
+    let weight = Weight::new(weight.packing, weight.rows, weight.cols, codes, &[]);
+    let Machine { level, pool, scratch } = machine;
+    let shape = Shape::new(*level, weight.packing(), Activations::Exact, x.rows(), weight.cols());
+    let inputs = prepare(pool, &mut scratch.inputs, shape, |r| x.row(r));
+    let outputs = out.cols();
+    let cost = (out.rows() * outputs * x.cols()) as u64;
+    pool.each(cost, out.cut(Cut::Every(heads)), |head, mut out| {
+        let rows = head * outputs..(head + 1) * outputs;
+        multiply(weight, rows, inputs.every(head, heads), out.outputs());
     });
-}
-
-struct FloatDot<'a>(&'a [f32], &'a [f32]);
-
-impl Kernel for FloatDot<'_> {
-    type Output = f32;
-
-    #[inline(always)]
-    fn run(self) -> f32 {
-        lanes::dot(self.0, self.1)
-    }
 }

@@ -2,6 +2,7 @@
 //! memory are in this file; what leaves it are slices that the borrow checker and the checks here keep apart.
 //! It knows no op.
 
+use crate::simd::outputs::Outputs;
 use memory::{HostBuffer, Slab};
 use ops::{Buffer, DeviceError, Ids, Matrix, Tensor};
 use std::marker::PhantomData;
@@ -402,6 +403,15 @@ impl<'m, N> ViewMut<'m, N> {
             Cut::Every(step) => step.min(rows),
         };
         Pieces { whole: self, cut, count }
+    }
+}
+
+impl ViewMut<'_, f32> {
+    /// As a place for kernels of matrix products.
+    pub(crate) fn outputs(&mut self) -> Outputs<'_> {
+        let View { first, rows, cols, stride, .. } = self.0;
+        // SAFETY: this view is the only way to its numbers, it is borrowed mutably, and its rows do not overlap.
+        unsafe { Outputs::from_raw(first.as_ptr(), rows, cols, stride) }
     }
 }
 

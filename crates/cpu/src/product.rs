@@ -7,7 +7,7 @@ mod tests;
 
 pub use crate::simd::matrix::Form;
 pub use crate::simd::outputs::Outputs;
-pub use inputs::{Inputs, Shape};
+pub use inputs::{Prepared, Room, Shape};
 
 use crate::simd::matrix::{Rows, kernel};
 use ops::Packing;
@@ -68,7 +68,7 @@ impl<'w> Weight<'w> {
 ///
 /// # Panics
 /// If the inputs were prepared for another kind of weight or number of columns, or if `rows` or `out` do not fit.
-pub fn multiply(weight: Weight<'_>, rows: Range<usize>, inputs: &Inputs, mut out: Outputs<'_>) {
+pub fn multiply(weight: Weight<'_>, rows: Range<usize>, inputs: Prepared<'_>, mut out: Outputs<'_>) {
     let shape = inputs.shape();
     assert!(rows.start <= rows.end && rows.end <= weight.rows, "rows {rows:?} of {}", weight.rows);
     assert!(shape.cols == weight.cols, "inputs of {} for a matrix of {}", shape.cols, weight.cols);
@@ -87,7 +87,7 @@ pub fn multiply(weight: Weight<'_>, rows: Range<usize>, inputs: &Inputs, mut out
         packing: weight.packing,
         cols: weight.cols,
     };
-    kernel(rows, shape.level, shape.form, (inputs.bytes(), shape.row_bytes()), &mut out);
+    kernel(rows, shape.level, shape.form, inputs.bytes(), &mut out);
     for row in (0..shape.rows).filter(|row| !inputs.is_finite(*row)) {
         out.row_mut(row).fill(f32::NAN);
     }

@@ -50,7 +50,7 @@ impl Shape {
         (bytes.div_ceil(64) | 1) * 64 + 128
     }
 
-    /// Prepares one row into `bytes`, which are [`Shape::row_bytes`] of [`Inputs::bytes_mut`].
+    /// Prepares one row into `bytes`, [`Shape::row_bytes`] that start at a multiple of 64.
     ///
     /// # Panics
     /// If a slice is not as long as a row.
@@ -60,42 +60,42 @@ impl Shape {
     }
 }
 
-/// Rows of activations, prepared.
-#[derive(Debug)]
-pub struct Inputs {
+/// Rows of activations, prepared, where they lie.
+#[derive(Clone, Copy, Debug)]
+pub struct Prepared<'a> {
     shape: Shape,
-    /// Grows, never shrinks.
-    memory: Vec<u8>,
+    bytes: &'a [u8],
+    /// Bytes from a row to the next.
+    distance: usize,
 }
 
-impl Default for Inputs {
-    fn default() -> Self {
-        let shape = Shape { level: Level::Portable, form: Form::Floats, rows: 0, cols: 0 };
-        Inputs { shape, memory: Vec::new() }
-    }
-}
-
-impl Inputs {
-    /// Room for rows of a shape, whose content is arbitrary until each was filled with [`Shape::fill`]. Takes new
-    /// memory only if it needs more than ever before.
-    pub fn reset(&mut self, shape: Shape) {
-        self.shape = shape;
-        let bytes = shape.rows * shape.row_bytes() + 63;
-        if bytes > self.memory.len() {
-            self.memory = vec![0; bytes];
-        }
-    }
-
-    /// Prepares all rows of `x`, one every `stride` numbers.
+impl<'a> Prepared<'a> {
+    /// The rows of a shape, each of which [`Shape::fill`] has filled.
     ///
     /// # Panics
-    /// If `x` is too short.
-    pub fn fill(&mut self, shape: Shape, x: &[f32], stride: usize) {
-        self.reset(shape);
-        let row_bytes = shape.row_bytes();
-        for (r, bytes) in self.bytes_mut().chunks_exact_mut(row_bytes).enumerate() {
-            shape.fill(&x[r * stride..][..shape.cols], bytes);
-        }
+    /// If there are fewer bytes.
+    #[must_use]
+    pub fn new(shape: Shape, bytes: &'a [u8]) -> Self {
+        Self::spaced(shape, bytes, shape.row_bytes())
+    }
+
+    /// The same for rows `distance` bytes apart.
+    ///
+    /// # Panics
+    /// If there are fewer bytes, or rows overlap.
+    #[must_use]
+    pub fn spaced(shape: Shape, bytes: &'a [u8], distance: usize) -> Self {
+        let fits = distance >= shape.row_bytes() && bytes.len() >= shape.rows * distance;
+        assert!(fits, "{} bytes for {shape:?}, a row every {distance}", bytes.len());
+        Prepared { shape, bytes: &bytes[..shape.rows * distance], distance }
+    }
+
+    /// Rows `first`, `first + step` and so on.
+    #[must_use]
+    pub fn every(self, first: usize, step: usize) -> Self {
+        let rows = self.shape.rows.saturating_sub(first).div_ceil(step);
+        let bytes = if rows == 0 { &[] } else { &self.bytes[first * self.distance..] };
+        Prepared { shape: Shape { rows, ..self.shape }, bytes, distance: self.distance * step }
     }
 
     /// What the rows are like.
@@ -104,25 +104,51 @@ impl Inputs {
         self.shape
     }
 
-    /// The bytes of all rows, for threads that prepare some each.
-    pub fn bytes_mut(&mut self) -> &mut [u8] {
-        let (skip, bytes) = (self.skip(), self.shape.rows * self.shape.row_bytes());
-        &mut self.memory[skip..skip + bytes]
-    }
-
-    /// The bytes of all rows; they start at a multiple of 64.
-    pub(super) fn bytes(&self) -> &[u8] {
-        &self.memory[self.skip()..][..self.shape.rows * self.shape.row_bytes()]
+    /// Their bytes, and how many there are from a row to the next.
+    pub(super) fn bytes(&self) -> (&'a [u8], usize) {
+        (self.bytes, self.distance)
     }
 
     /// Whether a row of integers was made of finite numbers.
     pub(super) fn is_finite(&self, row: usize) -> bool {
-        let row_bytes = self.shape.row_bytes();
-        self.bytes()[(row + 1) * row_bytes - 64] == FINITE
+        self.bytes[row * self.distance + self.shape.row_bytes() - 64] == FINITE
+    }
+}
+
+/// Bytes at a multiple of 64, used again and again.
+#[derive(Debug, Default)]
+pub struct Room {
+    /// Grows, never shrinks.
+    memory: Vec<u8>,
+}
+
+impl Room {
+    /// Some bytes, which hold whatever was there. Takes new memory only if it needs more than ever before.
+    pub fn bytes(&mut self, count: usize) -> &mut [u8] {
+        if count + 63 > self.memory.len() {
+            self.memory = vec![0; count + 63];
+        }
+        let skip = self.memory.as_ptr().align_offset(64);
+        &mut self.memory[skip..skip + count]
     }
 
-    fn skip(&self) -> usize {
-        self.memory.as_ptr().align_offset(64)
+    /// Bytes it holds.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.memory.len() as u64
+    }
+
+    /// Prepares all rows of `x`, one every `stride` numbers.
+    ///
+    /// # Panics
+    /// If `x` is too short.
+    pub fn prepare(&mut self, shape: Shape, x: &[f32], stride: usize) -> Prepared<'_> {
+        let row_bytes = shape.row_bytes();
+        let bytes = self.bytes(shape.rows * row_bytes);
+        for (r, bytes) in bytes.chunks_exact_mut(row_bytes).enumerate() {
+            shape.fill(&x[r * stride..][..shape.cols], bytes);
+        }
+        Prepared::new(shape, bytes)
     }
 }
 

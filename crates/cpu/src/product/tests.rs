@@ -1,5 +1,5 @@
 //! Every kernel on every level against the definition in `ops::packing`, bit for bit.
-use super::{Inputs, Outputs, Shape, Weight, multiply};
+use super::{Outputs, Room, Shape, Weight, multiply};
 use crate::level::Level;
 use ops::packing::{self, Prepared, WeightRow};
 use ops::{Activations, Packing, with_fma};
@@ -81,14 +81,15 @@ impl Stored {
         let moved = |bytes: &[u8], by: usize| [&vec![0xa5; by], bytes].concat();
         let (codes, scales) = (moved(&self.codes, 3), moved(&self.scales, 1));
         let weight = Weight::new(self.packing, self.rows as u32, self.cols as u32, &codes[3..], &scales[1..]);
-        let mut inputs = Inputs::default();
-        inputs.fill(Shape::new(level, self.packing, mode, count, self.cols), x, self.cols);
+        let mut room = Room::default();
+        let shape = Shape::new(level, self.packing, mode, count, self.cols);
+        let inputs = room.prepare(shape, x, self.cols);
         let stride = self.rows + 3;
         let mut y = vec![-7.0; count * stride];
         let cut = self.rows / 3;
         let (left, right) = Outputs::new(&mut y, count, self.rows, stride).split_at(cut);
-        multiply(weight, 0..cut, &inputs, left);
-        multiply(weight, cut..self.rows, &inputs, right);
+        multiply(weight, 0..cut, inputs, left);
+        multiply(weight, cut..self.rows, inputs, right);
         assert!(y.chunks_exact(stride).all(|row| row[self.rows..] == [-7.0; 3]), "numbers between rows");
         y.chunks_exact(stride).flat_map(|row| &row[..self.rows]).copied().collect()
     }

@@ -1,6 +1,6 @@
 //! A result that threads fill side by side: each has some columns of all rows. It knows no product.
+use crate::memory::Parts;
 use std::marker::PhantomData;
-use std::ops::Range;
 
 /// Columns of a matrix of f32 whose rows lie `stride` numbers apart.
 #[derive(Debug)]
@@ -14,9 +14,6 @@ pub struct Outputs<'a> {
 
 // SAFETY: it stands for a mutable borrow of its numbers, of which there is no other.
 unsafe impl Send for Outputs<'_> {}
-// SAFETY: a shared one gives no access but by `columns`, whose caller promises that no two overlap.
-unsafe impl Sync for Outputs<'_> {}
-
 impl<'a> Outputs<'a> {
     /// All columns of a matrix.
     ///
@@ -29,19 +26,12 @@ impl<'a> Outputs<'a> {
         Outputs { first: values.as_mut_ptr(), rows, cols, stride, borrow: PhantomData }
     }
 
-    /// Some of the columns, beside others that somebody else has.
+    /// Columns of rows that somebody else lends.
     ///
     /// # Safety
-    /// As long as the result lives, no other of the same columns does, and `self` is used for nothing else.
-    ///
-    /// # Panics
-    /// If there are no such columns.
-    #[must_use]
-    pub unsafe fn columns(&self, columns: Range<usize>) -> Outputs<'_> {
-        let inside = columns.start <= columns.end && columns.end <= self.cols;
-        assert!(inside, "columns {columns:?} of {}", self.cols);
-        let first = self.first.wrapping_add(columns.start);
-        Outputs { first, cols: columns.len(), rows: self.rows, stride: self.stride, borrow: PhantomData }
+    /// These columns of all rows must be inside of numbers that are lent for `'a`, to the result alone.
+    pub(crate) unsafe fn from_raw(first: *mut f32, rows: usize, cols: usize, stride: usize) -> Self {
+        Outputs { first, rows, cols, stride, borrow: PhantomData }
     }
 
     /// The first `count` columns, and the others.
@@ -53,6 +43,12 @@ impl<'a> Outputs<'a> {
         assert!(count <= self.cols, "{count} of {} columns", self.cols);
         let right = Outputs { first: self.first.wrapping_add(count), cols: self.cols - count, ..self };
         (Outputs { cols: count, ..self }, right)
+    }
+
+    /// The same for a shorter time.
+    #[must_use]
+    pub fn borrow(&mut self) -> Outputs<'_> {
+        Outputs { borrow: PhantomData, ..*self }
     }
 
     /// Number of rows.
@@ -88,6 +84,52 @@ impl<'a> Outputs<'a> {
     }
 }
 
+/// Groups of rows, each cut into pieces of some columns, for the pool: part `g * pieces + p` is piece p of group g.
+pub(crate) struct Groups<'a> {
+    whole: Outputs<'a>,
+    /// Where each group begins, and where the last one ends.
+    starts: &'a [u32],
+    piece: usize,
+}
+
+impl<'a> Groups<'a> {
+    /// Group g has the rows from `starts[g]` to `starts[g + 1]`; a piece has `piece` columns, the last one fewer.
+    ///
+    /// # Panics
+    /// If groups overlap or end behind the last row.
+    pub(crate) fn new(whole: Outputs<'a>, starts: &'a [u32], piece: usize) -> Self {
+        let end = starts.last().map_or(0, |end| *end as usize);
+        assert!(starts.is_sorted() && end <= whole.rows && piece > 0, "{starts:?} in {} rows", whole.rows);
+        Groups { whole, starts, piece }
+    }
+
+    /// Pieces of a group.
+    pub(crate) fn pieces(&self) -> usize {
+        self.whole.cols.div_ceil(self.piece)
+    }
+}
+
+// SAFETY: through a shared reference only `Parts::part` reaches numbers, whose caller takes each part once.
+unsafe impl Sync for Groups<'_> {}
+
+// SAFETY: groups share no rows, and pieces of a group no columns.
+unsafe impl<'a> Parts for Groups<'a> {
+    type Part = Outputs<'a>;
+
+    fn count(&self) -> usize {
+        self.starts.len().saturating_sub(1) * self.pieces()
+    }
+
+    unsafe fn part(&self, i: usize) -> Outputs<'a> {
+        let (group, piece) = (i / self.pieces(), i % self.pieces());
+        let (start, end) = (self.starts[group] as usize, self.starts[group + 1] as usize);
+        let column = piece * self.piece;
+        let cols = self.piece.min(self.whole.cols - column);
+        let first = self.whole.first.wrapping_add(start * self.whole.stride + column);
+        Outputs { first, rows: end - start, cols, stride: self.whole.stride, borrow: PhantomData }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -100,6 +142,22 @@ mod tests {
         right.row_mut(0)[0] = 3.0;
         right.row_mut(1)[0] = 4.0;
         assert_eq!(values, [0.0, 0.0, 0.0, 3.0, 0.0, 0.0, 0.0, 0.0, 1.0, 2.0, 4.0]);
+    }
+
+    #[test]
+    fn groups_are_cut_into_pieces_that_share_nothing() {
+        let mut values = [0.0; 21];
+        let groups = Groups::new(Outputs::new(&mut values, 3, 5, 7), &[0, 2, 2, 3], 3);
+        assert_eq!((groups.count(), groups.pieces()), (6, 2));
+        for i in 0..6 {
+            // SAFETY: each part once.
+            let mut part = unsafe { groups.part(i) };
+            for row in 0..part.rows() {
+                part.row_mut(row).iter_mut().for_each(|value| *value += 1.0 + i as f32);
+            }
+        }
+        let row = |a, b| [a, a, a, b, b, 0.0, 0.0];
+        assert_eq!(values, [row(1.0, 2.0), row(1.0, 2.0), row(5.0, 6.0)].as_flattened());
     }
 
     #[test]

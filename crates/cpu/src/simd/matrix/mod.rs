@@ -103,7 +103,8 @@ pub(crate) fn kernel(
     let (rows, count) = (out.cols(), out.rows());
     let layout = layout(packing, rows as u32, cols as u32);
     assert!(codes.len() as u64 >= layout.scales && scales.len() as u64 >= layout.bytes - layout.scales);
-    assert!(inputs.len() >= count * input_row && input_row >= form.bytes(level, cols));
+    let form_bytes = form.bytes(level, cols);
+    assert!(count == 0 || inputs.len() >= (count - 1) * input_row + form_bytes);
     assert!(inputs.as_ptr().addr().is_multiple_of(64) && input_row.is_multiple_of(64));
     let job = Job {
         codes: codes.as_ptr(),
