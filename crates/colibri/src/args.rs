@@ -1,6 +1,7 @@
 //! The command line: every flag with its unit, range and default. Knows no model; what flags mean together is decided
 //! where they are used.
 mod messages;
+mod sampling;
 mod shell;
 
 use crate::errors::EXIT_CODES;
@@ -10,6 +11,7 @@ use memory::CacheSize;
 pub(crate) use messages::MessageArgs;
 use models::Dense;
 use ops::Activations;
+pub(crate) use sampling::{HEADING as SAMPLING_HEADING, SamplingArgs};
 pub(crate) use shell::{CompletionsArgs, ManArgs};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -124,6 +126,16 @@ pub(crate) struct RunArgs {
     pub(crate) prompt: PromptArgs,
     #[command(flatten)]
     pub(crate) sampling: SamplingArgs,
+    /// With --json: the log-probability of every token of the answer, and the N likeliest tokens with theirs, 0 to 20. They are
+    /// the model's own, before any other flag has changed them [default: none]
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = values::logprobs,
+        allow_negative_numbers = true,
+        help_heading = SAMPLING_HEADING
+    )]
+    pub(crate) logprobs: Option<u32>,
     #[command(flatten)]
     pub(crate) model: ModelArgs,
     #[command(flatten)]
@@ -268,33 +280,6 @@ pub(crate) struct ModelArgs {
     /// index and the tokenizer [default: the model in the program]
     #[arg(long, value_name = "DIR")]
     pub(crate) model: Vec<PathBuf>,
-}
-
-/// How tokens are chosen.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Sampling (defaults: the model's generation_config.json, else as given)")]
-pub(crate) struct SamplingArgs {
-    /// Tokens to generate, at most [default: the model's `max_new_tokens`, else 256]
-    #[arg(long, value_name = "N", value_parser = values::count, allow_negative_numbers = true)]
-    pub(crate) max_tokens: Option<u32>,
-    /// Divides the logits, 0 to 100; 0 takes the likeliest token [default: 1]
-    #[arg(long, value_name = "T", value_parser = values::temperature, allow_negative_numbers = true)]
-    pub(crate) temperature: Option<f32>,
-    /// Keep the fewest likeliest tokens that together have this share, above 0 to 1 [default: 1, all]
-    #[arg(long, value_name = "P", value_parser = values::share, allow_negative_numbers = true)]
-    pub(crate) top_p: Option<f32>,
-    /// Keep this many of the likeliest tokens; 0 keeps all [default: 0]
-    #[arg(long, value_name = "K", value_parser = values::whole, allow_negative_numbers = true)]
-    pub(crate) top_k: Option<u32>,
-    /// Drop tokens less likely than this share of the likeliest, 0 to 1 [default: 0, none]
-    #[arg(long, value_name = "P", value_parser = values::share_or_zero, allow_negative_numbers = true)]
-    pub(crate) min_p: Option<f32>,
-    /// Of the draws, 0 to 2^64 - 1; a draw depends on seed and position only [default: from the clock, printed]
-    #[arg(long, value_name = "N", value_parser = values::seed, allow_negative_numbers = true)]
-    pub(crate) seed: Option<u64>,
-    /// Go on after a token that ends the text
-    #[arg(long)]
-    pub(crate) ignore_eos: bool,
 }
 
 /// How it is computed, and in how much memory.

@@ -10,6 +10,7 @@ mod interrupt;
 mod inventory;
 mod load;
 mod logging;
+mod logprobs;
 mod partial;
 mod progress;
 mod report;

@@ -76,8 +76,14 @@ impl Settings {
                 Value::String(text) => text.clone(),
                 Value::Array(list) if list.is_empty() => "none".to_owned(),
                 Value::Array(list) => {
-                    let word = |v: &Value| v.as_str().map_or_else(|| v.to_string(), str::to_owned);
+                    // Texts may hold anything, also ends of lines: they stand between quotes.
+                    let named = |v: &Value| v.as_str().filter(|_| name != "stop").map(str::to_owned);
+                    let word = |v: &Value| named(v).unwrap_or_else(|| v.to_string());
                     list.iter().map(word).collect::<Vec<_>>().join(" ")
+                }
+                Value::Object(pairs) if pairs.is_empty() => "none".to_owned(),
+                Value::Object(pairs) => {
+                    pairs.iter().map(|(key, v)| format!("{key}={v}")).collect::<Vec<_>>().join(" ")
                 }
                 other => other.to_string(),
             };

@@ -7,28 +7,50 @@ use crate::report::decimal;
 use crate::values;
 use engine::Sampling;
 use models::kimi_k3::text_part;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::time::{SystemTime, UNIX_EPOCH};
+use text::StopStrings;
 
 /// What is in force.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Decoding {
     /// Tokens at most.
     pub(crate) max_tokens: u32,
+    /// By id.
+    #[serde(serialize_with = "decimals")]
+    logit_bias: BTreeMap<u32, f32>,
+    #[serde(serialize_with = "decimal")]
+    repeat_penalty: f32,
+    #[serde(serialize_with = "decimal")]
+    presence_penalty: f32,
+    #[serde(serialize_with = "decimal")]
+    frequency_penalty: f32,
     #[serde(serialize_with = "decimal")]
     temperature: f32,
+    top_k: u32,
     #[serde(serialize_with = "decimal")]
     top_p: f32,
-    top_k: u32,
     #[serde(serialize_with = "decimal")]
     min_p: f32,
     /// None where nothing is drawn.
     seed: Option<u64>,
+    /// Texts that end the answer.
+    pub(crate) stop: Vec<String>,
     ignore_eos: bool,
     /// Ids that end the text.
     pub(crate) stop_ids: Vec<u32>,
+    /// Likeliest ids that are given beside each token; None: no log-probabilities.
+    logprobs: Option<u32>,
+}
+
+/// Numbers by id with the digits that they were given in.
+fn decimals<S: Serializer>(biases: &BTreeMap<u32, f32>, serializer: S) -> Result<S::Ok, S::Error> {
+    #[derive(Serialize)]
+    struct Shown(#[serde(serialize_with = "decimal")] f32);
+    serializer.collect_map(biases.iter().map(|(id, bias)| (id, Shown(*bias))))
 }
 
 impl Decoding {
@@ -40,13 +62,27 @@ impl Decoding {
             top_p: self.top_p,
             min_p: self.min_p,
             seed: self.seed.unwrap_or(0),
-            ..Sampling::default()
+            logit_bias: self.logit_bias.clone(),
+            repetition_penalty: self.repeat_penalty,
+            presence_penalty: self.presence_penalty,
+            frequency_penalty: self.frequency_penalty,
+            logprobs: self.logprobs,
         }
+    }
+
+    /// Beside each token come this many of the likeliest, with log-probabilities.
+    pub(crate) fn with_logprobs(self, logprobs: Option<u32>) -> Self {
+        Decoding { logprobs, ..self }
+    }
+
+    /// The search for texts that end the answer.
+    pub(crate) fn stop_strings(&self) -> Result<StopStrings, Failure> {
+        StopStrings::new(self.stop.clone()).map_err(|error| Failure::Usage(format!("--stop: {error}")))
     }
 
     /// Whether a text should end at a token, and there is none.
     pub(crate) fn names_no_end(&self) -> bool {
-        !self.ignore_eos && self.stop_ids.is_empty()
+        !self.ignore_eos && self.stop_ids.is_empty() && self.stop.is_empty()
     }
 }
 
@@ -79,14 +115,27 @@ fn combined(args: &SamplingArgs, model: &Model) -> Result<Decoding, Failure> {
         max_tokens: args
             .max_tokens
             .map_or_else(|| defaults.number("max_new_tokens", values::count, MAX_TOKENS), Ok)?,
+        logit_bias: biases(args, model.family.config.vocabulary)?,
+        repeat_penalty: args
+            .repeat_penalty
+            .map_or_else(|| defaults.number("repetition_penalty", values::repetition, 1.0), Ok)?,
+        presence_penalty: args
+            .presence_penalty
+            .map_or_else(|| defaults.number("presence_penalty", values::penalty, 0.0), Ok)?,
+        frequency_penalty: args
+            .frequency_penalty
+            .map_or_else(|| defaults.number("frequency_penalty", values::penalty, 0.0), Ok)?,
         temperature,
-        top_p: 1.0,
         top_k: 0,
+        top_p: 1.0,
         min_p: 0.0,
         seed: None,
+        stop: args.stop.clone(),
         ignore_eos: args.ignore_eos,
         stop_ids,
+        logprobs: None,
     };
+    decoding.stop_strings()?;
     if temperature == 0.0 {
         refuse_idle(args, origin)?;
         return Ok(decoding);
@@ -96,6 +145,24 @@ fn combined(args: &SamplingArgs, model: &Model) -> Result<Decoding, Failure> {
     decoding.min_p = args.min_p.map_or_else(|| defaults.number("min_p", values::share_or_zero, 0.0), Ok)?;
     decoding.seed = Some(args.seed.unwrap_or_else(clock_seed));
     Ok(decoding)
+}
+
+/// What is added to logits, by id.
+fn biases(args: &SamplingArgs, vocabulary: u32) -> Result<BTreeMap<u32, f32>, Failure> {
+    let mut biases = BTreeMap::new();
+    for (id, bias) in args.logit_bias.iter().flat_map(|list| &list.0) {
+        if *id >= vocabulary {
+            return Err(Failure::Usage(format!(
+                "--logit-bias: {id} is no token of this model; its ids are below {vocabulary}"
+            )));
+        }
+        if biases.insert(*id, *bias).is_some() {
+            return Err(Failure::Usage(format!(
+                "--logit-bias: token {id} is given twice; give one number for it"
+            )));
+        }
+    }
+    Ok(biases)
 }
 
 /// With temperature 0 the likeliest token is taken, whatever else was said.

@@ -1,5 +1,6 @@
 //! Values of flags: from text to a number or choice in its range, or what was expected instead. The parser of the
 //! command line adds the flag's name.
+use engine::sampler::{BIAS_MAX, LOGPROBS_MAX, PENALTY_MAX, REPETITION_MAX, REPETITION_MIN};
 use models::Dense;
 use ops::Activations;
 use std::ops::RangeInclusive;
@@ -7,6 +8,10 @@ use std::ops::RangeInclusive;
 /// Numbers with commas between them.
 #[derive(Clone, Debug)]
 pub(crate) struct List(pub(crate) Vec<u32>);
+
+/// Token ids and what is added to their logits.
+#[derive(Clone, Debug)]
+pub(crate) struct Biases(pub(crate) Vec<(u32, f32)>);
 
 /// None: the plan chooses.
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +51,25 @@ pub(crate) fn list(text: &str) -> Result<List, String> {
         })
     };
     text.split(',').enumerate().map(number).collect::<Result<_, _>>().map(List)
+}
+
+/// `5=2.5,17=-100`
+pub(crate) fn biases(text: &str) -> Result<Biases, String> {
+    let bias = |part: &str| {
+        let (id, value) = part.split_once('=')?;
+        let value: f32 = value.trim().parse().ok()?;
+        let valid = (-BIAS_MAX..=BIAS_MAX).contains(&value);
+        Some((id.trim().parse().ok()?, value)).filter(|_| valid)
+    };
+    let biases = text.split(',').zip(1..).map(|(part, item)| {
+        bias(part).ok_or_else(|| {
+            format!(
+                "item {item} is `{part}`, expected a token id and a number from -100 to 100 such as 5=2.5; write items \
+                 with commas: 5=2.5,17=-100"
+            )
+        })
+    });
+    biases.collect::<Result<_, _>>().map(Biases)
 }
 
 fn number_in(text: &str, range: RangeInclusive<u32>) -> Result<u32, String> {
@@ -106,6 +130,21 @@ pub(crate) fn share_or_zero(text: &str) -> Result<f32, String> {
     float_where(text, "from 0 to 1", |n| (0.0..=1.0).contains(&n))
 }
 
+/// Of ids that have come.
+pub(crate) fn repetition(text: &str) -> Result<f32, String> {
+    float_where(text, "from 0.01 to 100", |n| (REPETITION_MIN..=REPETITION_MAX).contains(&n))
+}
+
+/// Of ids that have come, by presence or frequency.
+pub(crate) fn penalty(text: &str) -> Result<f32, String> {
+    float_where(text, "from -2 to 2", |n| (-PENALTY_MAX..=PENALTY_MAX).contains(&n))
+}
+
+/// Likeliest ids beside a token.
+pub(crate) fn logprobs(text: &str) -> Result<u32, String> {
+    number_in(text, 0..=LOGPROBS_MAX)
+}
+
 /// By name.
 pub(crate) fn activations(text: &str) -> Result<Activations, String> {
     let all = [Activations::Int15, Activations::Exact, Activations::Int8];
@@ -151,6 +190,26 @@ mod tests {
         for bad in ["-1", "18446744073709551616", "x"] {
             assert!(seed(bad).unwrap_err().contains("0 to 18446744073709551615"), "{bad}");
         }
+    }
+
+    #[test]
+    fn biases_are_ids_and_numbers() {
+        assert_eq!(biases("5=2.5, 17 = -100").unwrap().0, [(5, 2.5), (17, -100.0)]);
+        for (bad, word) in [
+            ("", "item 1 is ``"),
+            ("5", "item 1 is `5`"),
+            ("5=1,", "item 2 is ``"),
+            ("5=1,x=2", "item 2 is `x=2`"),
+            ("-5=1", "item 1 is `-5=1`"),
+            ("5=nan", "item 1"),
+            ("5=100.5", "-100 to 100"),
+            ("4294967296=1", "item 1"),
+        ] {
+            assert!(biases(bad).unwrap_err().contains(word), "{bad}");
+        }
+        assert!(repetition("0.009").is_err() && repetition("100").is_ok());
+        assert!(penalty("-2").is_ok() && penalty("2.01").is_err() && penalty("nan").is_err());
+        assert!(logprobs("20").is_ok() && logprobs("21").unwrap_err().contains("0 to 20"));
     }
 
     #[test]

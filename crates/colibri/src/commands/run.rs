@@ -4,18 +4,24 @@ use crate::errors::{Failure, INTERRUPTED};
 use crate::report::{self, Pace};
 use crate::sampling::Decoding;
 use crate::work::{Demand, Planned};
-use crate::{load, progress, sampling};
+use crate::{load, logprobs, progress, sampling};
 use engine::{Cancel, EngineError, Event, Finish, Plan, Task};
 use indicatif::ProgressBar;
 use serde_json::json;
 use std::ops::ControlFlow;
 use std::process::ExitCode;
-use text::{StreamDecoder, Tiktoken, Tokenizer};
+use text::{StopStrings, StreamDecoder, Tiktoken, Tokenizer};
 
 /// Runs it.
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let model = load::open(&args.model)?;
-    let decoding = sampling::decoding(&args.sampling, &model)?;
+    if args.logprobs.is_some() && !args.output.json {
+        return Err(Failure::Usage(
+            "--logprobs has no effect without --json, which prints them: add --json or leave --logprobs away"
+                .into(),
+        ));
+    }
+    let decoding = sampling::decoding(&args.sampling, &model)?.with_logprobs(args.logprobs);
     let tokenizer = load::tokenizer(&model)?;
     let prompt = load::prompt_by(&args.prompt, &model, || Ok(&tokenizer))?;
     let request = load::request(&args.engine, None, 1);
@@ -24,7 +30,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     note_ends(&decoding, &planned.plan, prompt.len());
     let mut work = planned.load()?;
     drop(model);
-    let mut output = Output::new(&tokenizer, !args.output.json, prompt.len());
+    let mut output = Output::new(&tokenizer, decoding.stop_strings()?, !args.output.json, prompt.len());
     let task = Task {
         prompt: &prompt,
         max_tokens: decoding.max_tokens,
@@ -33,20 +39,27 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     };
     let mut session = work.session()?;
     let mut sampler = work.engine.sampler(decoding.sampling()).map_err(EngineError::from)?;
-    let answer = engine::generate(&mut work.engine, &mut session, &task, &mut sampler, &mut |event| {
+    let mut answer = engine::generate(&mut work.engine, &mut session, &task, &mut sampler, &mut |event| {
         output.take(event)
     })?;
-    let text = output.finish()?;
+    let (text, stopped) = output.finish()?;
+    if stopped {
+        answer.finish = Finish::Stop;
+    }
     let stats = work.stats(Pace::of(answer.prefill), Pace::of(answer.decode));
     if args.output.json {
-        report::print_json(&json!({
+        let mut object = json!({
             "prompt_ids": prompt,
             "ids": answer.ids,
             "text": text,
             "finish": answer.finish.name(),
             "settings": work.settings,
             "stats": stats,
-        }))?;
+        });
+        if args.logprobs.is_some() {
+            object["logprobs"] = json!(logprobs::shown(&tokenizer, &answer));
+        }
+        report::print_json(&object)?;
     } else {
         report::tell(&stats.summary());
         if answer.finish == Finish::Cancelled {
@@ -81,6 +94,7 @@ fn note_ends(decoding: &Decoding, plan: &Plan, prompt: usize) {
 struct Output<'a> {
     tokenizer: &'a Tiktoken,
     decoder: StreamDecoder,
+    stop: StopStrings,
     text: String,
     /// Whether text is printed as it comes.
     live: bool,
@@ -90,10 +104,11 @@ struct Output<'a> {
 }
 
 impl<'a> Output<'a> {
-    fn new(tokenizer: &'a Tiktoken, live: bool, prompt: usize) -> Self {
+    fn new(tokenizer: &'a Tiktoken, stop: StopStrings, live: bool, prompt: usize) -> Self {
         Output {
             tokenizer,
             decoder: StreamDecoder::new(),
+            stop,
             text: String::new(),
             live,
             failed: None,
@@ -101,7 +116,7 @@ impl<'a> Output<'a> {
         }
     }
 
-    /// Prints what is certain; ends the answer when nobody takes it.
+    /// Prints what is certain; ends the answer at a stop string, or when nobody takes it.
     fn take(&mut self, event: Event) -> ControlFlow<Finish> {
         match event {
             Event::Prefilled(done, total) => {
@@ -112,10 +127,15 @@ impl<'a> Output<'a> {
             }
             Event::Token { id } => {
                 let text = self.text_of(id);
-                self.add(&text);
+                let certain = self.stop.push(&text);
+                self.add(&certain);
             }
         }
-        if self.failed.is_some() { ControlFlow::Break(Finish::Cancelled) } else { ControlFlow::Continue(()) }
+        match self.failed {
+            Some(_) => ControlFlow::Break(Finish::Cancelled),
+            None if self.stop.stopped() => ControlFlow::Break(Finish::Stop),
+            None => ControlFlow::Continue(()),
+        }
     }
 
     /// The text that is certain after a token; a control token has none and ends a character that is not whole.
@@ -137,14 +157,16 @@ impl<'a> Output<'a> {
         }
     }
 
-    /// All of the text.
-    fn finish(mut self) -> Result<String, Failure> {
+    /// All of the text, and whether a stop string ended it.
+    fn finish(mut self) -> Result<(String, bool), Failure> {
         self.prefill.finish_and_clear();
         let rest = self.decoder.finish();
+        let rest = self.stop.push(&rest) + &self.stop.finish();
         self.add(&rest);
         if self.live && self.failed.is_none() {
             report::print("\n")?;
         }
-        self.failed.map_or(Ok(self.text), Err)
+        let stopped = self.stop.stopped();
+        self.failed.map_or(Ok((self.text, stopped)), Err)
     }
 }

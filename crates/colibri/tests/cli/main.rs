@@ -12,6 +12,7 @@ mod logging;
 #[cfg(unix)]
 mod pty;
 mod run;
+mod sampling;
 mod settings;
 mod shell;
 #[cfg(unix)]

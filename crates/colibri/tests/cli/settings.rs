@@ -28,6 +28,12 @@ fn defaults_are_told() {
         ("top_p", json!(1.0)),
         ("top_k", json!(0)),
         ("min_p", json!(0.0)),
+        ("logit_bias", json!({})),
+        ("repeat_penalty", json!(1.0)),
+        ("presence_penalty", json!(0.0)),
+        ("frequency_penalty", json!(0.0)),
+        ("stop", json!([])),
+        ("logprobs", Value::Null),
         ("ignore_eos", json!(false)),
         ("stop_ids", json!([3842])),
     ] {
@@ -44,6 +50,12 @@ fn every_flag_shows() {
         ("--top-k", "40", "top_k", json!(40)),
         ("--min-p", "0.05", "min_p", json!(0.05)),
         ("--seed", "18446744073709551615", "seed", json!(u64::MAX)),
+        ("--logit-bias", "5=2.3,17=-100", "logit_bias", json!({"5": 2.3, "17": -100.0})),
+        ("--repeat-penalty", "1.3", "repeat_penalty", json!(1.3)),
+        ("--presence-penalty", "-0.4", "presence_penalty", json!(-0.4)),
+        ("--frequency-penalty", "2", "frequency_penalty", json!(2.0)),
+        ("--stop", "- and on", "stop", json!(["- and on"])),
+        ("--logprobs", "20", "logprobs", json!(20)),
         ("--chunk", "7", "chunk", json!(7)),
         ("--context", "300", "context", json!(300)),
         ("--expert-cache", "512KiB", "expert_cache", json!("524288B")),
@@ -86,12 +98,13 @@ fn the_models_own_defaults_hold_until_a_flag_is_given() {
     let with = |more: &[&str]| settings(&[&place, more].concat());
     edit_json(&generation, |value| {
         *value = json!({"do_sample": true, "temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0.01,
-            "eos_token_id": [3842, 3844]});
+            "repetition_penalty": 1.05, "eos_token_id": [3842, 3844]});
     });
     let own = with(&["--temperature", "0.7"]);
-    let seen: Vec<&Value> =
-        ["temperature", "top_p", "top_k", "min_p", "stop_ids"].map(|key| &own[key]).to_vec();
-    assert_eq!(json!(seen), json!([0.7, 0.95, 20, 0.01, [3842, 3844]]));
+    let keys = ["temperature", "top_p", "top_k", "min_p", "stop_ids", "repeat_penalty"];
+    assert_eq!(json!(keys.map(|key| &own[key])), json!([0.7, 0.95, 20, 0.01, [3842, 3844], 1.05]));
+    assert_eq!(with(&["--repeat-penalty", "1"])["repeat_penalty"], json!(1.0), "the flag goes before it");
+    assert_eq!(with(&["--temperature", "0"])["repeat_penalty"], json!(1.05), "it acts without a draw too");
     assert_eq!(own["max_tokens"], 1);
     edit_json(&generation, |value| value["max_new_tokens"] = json!(3));
     let run = ["run", "Once", "--json", "--temperature", "0", "--ignore-eos", place[0], place[1]];
@@ -133,6 +146,8 @@ fn defaults_that_are_none_are_named() {
         ("temperature", json!("hot")),
         ("top_p", json!(1.5)),
         ("top_k", json!(-1)),
+        ("repetition_penalty", json!(0)),
+        ("presence_penalty", json!("much")),
         ("eos_token_id", json!("<|end|>")),
         ("eos_token_id", json!([1, 2.5])),
         ("eos_token_id", json!([3842, 4096])),
