@@ -2,6 +2,24 @@
 //!
 //! What an op means is said there and in docs/numerics.md; here stands only how to be quick. It knows no model and no
 //! file.
+//!
+//! ```
+//! use cpu::Cpu;
+//! use ops::{Activation, Device, Ops, Oracle};
+//!
+//! # fn main() -> Result<(), ops::DeviceError> {
+//! let devices: [Box<dyn Device>; 2] = [Box::new(Oracle::new(1)?), Box::new(Cpu::new(2)?)];
+//! let mut results = Vec::new();
+//! for device in devices {
+//!     let mut ops = Ops::new(device, 4096)?;
+//!     let x = ops.input(2, 3, &[0.1, -2.0, 3.5, 1e-9, 77.0, -0.25])?;
+//!     let product = ops.glu(x, x, Activation::Silu);
+//!     results.push(ops.read(product)?);
+//! }
+//! assert_eq!(results[0], results[1]); // to the bit
+//! # Ok(())
+//! # }
+//! ```
 mod attend;
 mod delta;
 mod device;

@@ -2,10 +2,10 @@
 //!
 //! `cargo run --release --example stream -p engine -- [DIR [TEXT]]`; without arguments it takes the model of this
 //! project.
+use cpu::Cpu;
 use engine::plan::Request;
 use engine::{Engine, Event, Finish, Limits, Sampler, Sampling, Session, Task, generate, plan};
 use models::Family;
-use ops::Oracle;
 use std::error::Error;
 use std::io::Write;
 use std::ops::ControlFlow;
@@ -30,7 +30,7 @@ pub(crate) fn stream(
 
     // What it takes, before anything is loaded; then the model.
     let plan = plan(&checkpoint, &family, &Request::default(), Limits::of_machine()?)?;
-    let device = Box::new(Oracle::new(std::thread::available_parallelism()?.get())?);
+    let device = Box::new(Cpu::new(std::thread::available_parallelism()?.get())?);
     let (reader, readers) = (Arc::new(checkpoint.files()), 4);
     let mut engine = Engine::load(&checkpoint, &family, plan, device, (reader, readers), &mut |_| {})?;
 
