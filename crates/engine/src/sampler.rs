@@ -167,8 +167,8 @@ pub enum SamplingError {
     },
     /// Nothing can be chosen from such a row.
     #[error(
-        "the logit of id {id} after {position} tokens is {value}; expected a finite number: the weights may be damaged, \
-         check them with a look at every byte"
+        "the logit of id {id} after {position} tokens is {value}; expected a finite number: look for damaged \
+         weights with `colibri inspect --deep`"
     )]
     NotFinite {
         /// The first such id.
@@ -198,6 +198,29 @@ pub enum SamplingError {
 const FIRST_RANKS: usize = 512;
 
 /// Chooses the tokens of one sequence. It holds what a draw needs and uses it again for the next one.
+///
+/// ```
+/// use engine::{Sampler, Sampling, TokenMask, TokenSet};
+///
+/// // A model of four ids, of which id 1 may never come; what has come is less likely to come again.
+/// struct NotOne;
+/// impl TokenMask for NotOne {
+///     fn restrict(&mut self, allowed: &mut TokenSet) -> Result<(), String> {
+///         allowed.remove(1);
+///         Ok(())
+///     }
+///     fn took(&mut self, _id: u32) -> Result<(), String> {
+///         Ok(())
+///     }
+/// }
+/// let sampling = Sampling { presence_penalty: 1.5, ..Sampling::greedy() };
+/// let mut sampler = Sampler::new(sampling, 4)?.masked(Box::new(NotOne));
+/// let (prompt, logits) = ([0, 2], [1.0, 9.0, 3.0, 2.0]);
+/// sampler.begin(&prompt);
+/// assert_eq!(sampler.next(&logits, 2)?, 3); // 2.0 is more than 3.0 - 1.5
+/// assert_eq!(sampler.next(&logits, 3)?, 2); // and 1.5 more than 2.0 - 1.5
+/// # Ok::<(), engine::SamplingError>(())
+/// ```
 pub struct Sampler {
     sampling: Sampling,
     vocabulary: u32,
