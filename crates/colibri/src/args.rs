@@ -3,6 +3,7 @@
 mod messages;
 mod sampling;
 mod shell;
+mod text;
 
 use crate::errors::EXIT_CODES;
 use crate::values;
@@ -16,6 +17,7 @@ pub(crate) use shell::{CompletionsArgs, ManArgs};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::LazyLock;
+pub(crate) use text::{RenderArgs, TokenizeArgs};
 
 /// Of the program and of the numbers it computes.
 static VERSION: LazyLock<String> =
@@ -70,6 +72,12 @@ pub(crate) enum Command {
     /// Say what a checkpoint holds and what it lacks
     #[command(after_help = EXIT_CODES)]
     Inspect(InspectArgs),
+    /// Show the prompt that a conversation becomes; control tokens stand in ⟨ ⟩
+    #[command(after_help = EXIT_CODES)]
+    Render(RenderArgs),
+    /// Turn text into token ids, or ids into text
+    #[command(after_help = EXIT_CODES)]
+    Tokenize(TokenizeArgs),
     /// Print what a shell needs to complete commands and flags
     #[command(after_help = EXIT_CODES)]
     Completions(CompletionsArgs),
@@ -90,6 +98,8 @@ impl Command {
             Command::Trace(args) => args.output.json,
             Command::Verify(args) => args.output.json,
             Command::Inspect(args) => args.output.json,
+            Command::Render(args) => args.output.json,
+            Command::Tokenize(args) => args.output.json,
             Command::Completions(_) | Command::Man(_) => false,
             Command::Config(args) => args.output.json,
         }
@@ -103,6 +113,8 @@ impl Command {
             Command::Trace(args) => &args.model.model,
             Command::Verify(args) => &args.model.model,
             Command::Inspect(args) => &args.model.model,
+            Command::Render(args) => &args.model.model,
+            Command::Tokenize(args) => &args.model.model,
             Command::Config(_) | Command::Completions(_) | Command::Man(_) => &[],
         }
     }
@@ -114,7 +126,12 @@ impl Command {
             Command::Logits(args) => Some(&args.engine),
             Command::Trace(args) => Some(&args.engine),
             Command::Verify(args) => Some(&args.engine),
-            Command::Inspect(_) | Command::Config(_) | Command::Completions(_) | Command::Man(_) => None,
+            Command::Inspect(_)
+            | Command::Render(_)
+            | Command::Tokenize(_)
+            | Command::Config(_)
+            | Command::Completions(_)
+            | Command::Man(_) => None,
         }
     }
 }

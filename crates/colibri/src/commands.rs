@@ -5,6 +5,8 @@ pub(crate) mod golden;
 pub(crate) mod inspect;
 pub(crate) mod logits;
 pub(crate) mod man;
+pub(crate) mod render;
 pub(crate) mod run;
+pub(crate) mod tokenize;
 pub(crate) mod trace;
 pub(crate) mod verify;

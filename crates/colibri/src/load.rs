@@ -107,27 +107,49 @@ pub(crate) fn tokenizer(model: &Model) -> Result<Tiktoken, Failure> {
     tokenizer_of(&model.checkpoint, &model.places[0], model.family.config.vocabulary)
 }
 
+const RANKS: &str = "tiktoken.model";
+const NAMES: &str = "tokenizer_config.json";
+
 /// The tokenizer of a checkpoint in `place` with so many ids.
 pub(crate) fn tokenizer_of(
     checkpoint: &Checkpoint,
     place: &str,
     vocabulary: u32,
 ) -> Result<Tiktoken, Failure> {
-    const NAME: &str = "tiktoken.model";
-    let Some(ranks) = checkpoint.metadata_file(NAME, TOKENIZER_BYTES_MAX)? else {
-        return Err(Failure::Store(StoreError::FileAbsent {
-            name: NAME.into(),
-            directory: place.to_owned(),
-            advice: "it is the tokenizer: download it from the release".into(),
-        }));
+    let ranks = checkpoint.metadata_file(RANKS, TOKENIZER_BYTES_MAX)?;
+    let names = checkpoint.metadata_file(NAMES, TOKENIZER_BYTES_MAX)?;
+    let tokenizer = tokenizer_from(ranks, names.as_deref(), place)?;
+    tokenizer.expect_vocabulary(vocabulary).map_err(|error| Failure::from(error).within(place))?;
+    Ok(tokenizer)
+}
+
+/// The tokenizer without its model: its files in the first directory are enough.
+pub(crate) fn tokenizer_alone(args: &ModelArgs) -> Result<Tiktoken, Failure> {
+    let Some(directory) = args.model.first() else { return tokenizer(&open(args)?) };
+    let read = |name: &str| {
+        let path = directory.join(name);
+        let file = match fs::File::open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            opened => opened.map_err(Failure::io("opening", &path))?,
+        };
+        // One byte more than is accepted, so that a larger file is seen to be one.
+        let mut bytes = Vec::new();
+        let read = file.take(TOKENIZER_BYTES_MAX + 1).read_to_end(&mut bytes);
+        read.map_err(Failure::io("reading", &path))?;
+        Ok::<_, Failure>(Some(bytes))
     };
-    let config = checkpoint.metadata_file("tokenizer_config.json", TOKENIZER_BYTES_MAX)?;
-    let tokenizer = Tiktoken::from_bytes(&ranks, config.as_deref());
-    let checked = tokenizer.and_then(|tokenizer| {
-        tokenizer.expect_vocabulary(vocabulary)?;
-        Ok(tokenizer)
-    });
-    checked.map_err(|error| Failure::from(error).within(place))
+    let ranks = read(RANKS)?;
+    tokenizer_from(ranks, read(NAMES)?.as_deref(), &directory.display().to_string())
+}
+
+/// The tokenizer in these files of `place`.
+fn tokenizer_from(ranks: Option<Vec<u8>>, names: Option<&[u8]>, place: &str) -> Result<Tiktoken, Failure> {
+    let ranks = ranks.ok_or_else(|| StoreError::FileAbsent {
+        name: RANKS.into(),
+        directory: place.to_owned(),
+        advice: "it is the tokenizer: download it from the release".into(),
+    })?;
+    Tiktoken::from_bytes(&ranks, names).map_err(|error| Failure::from(error).within(place))
 }
 
 /// The ids that were given, or those of the text; at least one.
@@ -144,7 +166,11 @@ pub(crate) fn prompt_by<T: Borrow<Tiktoken>>(
     let ids = match (&args.ids, &args.prompt) {
         (Some(ids), _) => ids.0.clone(),
         (None, Some(text)) => {
-            let text = if text == "-" { standard_input()? } else { text.clone() };
+            let text = if text == "-" {
+                standard_input("the prompt", "convert it, or give --ids")?
+            } else {
+                text.clone()
+            };
             tokenizer()?.borrow().encode(&[Segment::Text(&text)])?
         }
         (None, None) => {
@@ -165,13 +191,14 @@ pub(crate) fn prompt_by<T: Borrow<Tiktoken>>(
     }
 }
 
-fn standard_input() -> Result<String, Failure> {
+/// All of standard input, which is `what`; `advice` is for what is no text.
+pub(crate) fn standard_input(what: &str, advice: &str) -> Result<String, Failure> {
     let mut bytes = Vec::new();
     let read = io::stdin().read_to_end(&mut bytes);
-    read.map_err(|source| Failure::Io { what: "reading the prompt from standard input".into(), source })?;
+    read.map_err(|source| Failure::Io { what: format!("reading {what} from standard input"), source })?;
     String::from_utf8(bytes).map_err(|error| {
         Failure::Usage(format!(
-            "the prompt on standard input is no text: byte {} (counted from 0) is not UTF-8; convert it, or give --ids",
+            "{what} on standard input is no text: byte {} (counted from 0) is not UTF-8; {advice}",
             error.utf8_error().valid_up_to()
         ))
     })

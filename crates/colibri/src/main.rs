@@ -57,6 +57,8 @@ fn execute(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Command::Trace(args) => commands::trace::run(args),
         Command::Verify(args) => commands::verify::run(args),
         Command::Inspect(args) => commands::inspect::run(args),
+        Command::Render(args) => commands::render::run(args),
+        Command::Tokenize(args) => commands::tokenize::run(args),
         Command::Completions(args) => commands::completions::run(args),
         Command::Man(args) => commands::man::run(args),
         Command::Config(args) => commands::config::run(args, arguments),

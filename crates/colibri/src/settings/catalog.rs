@@ -6,8 +6,21 @@ use std::any::TypeId;
 
 /// Flags that belong to one call: what goes in, where the results go, and what is to be done. They are given anew each
 /// time, because a forgotten line in a file must not choose them. All other flags are settings.
-const PER_CALL: [&str; 11] =
-    ["ids", "inputs", "layers", "positions", "out", "golden", "checked", "deep", "path", "template", "all"];
+const PER_CALL: [&str; 13] = [
+    "ids",
+    "inputs",
+    "layers",
+    "positions",
+    "out",
+    "golden",
+    "checked",
+    "deep",
+    "path",
+    "template",
+    "all",
+    "decode",
+    "specials",
+];
 /// Flags that say where settings come from.
 const SOURCES: [&str; 2] = ["config", "no-config"];
 /// Settings whose values are never shown.

@@ -11,6 +11,7 @@ mod interrupt;
 mod logging;
 #[cfg(unix)]
 mod pty;
+mod render;
 mod run;
 mod sampling;
 mod settings;

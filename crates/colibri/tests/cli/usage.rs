@@ -83,6 +83,12 @@ const WRONG: &[(&[&str], &str)] = &[
     (&["verify", "--checked", "x", "--golden", "d"], "--golden"),
     (&["verify", "x", "--golden", "d"], "--golden"),
     (&["inspect", "x"], "x"),
+    (&["render"], "CHAT.json"),
+    (&["render", "x", "--seed", "1"], "--seed"),
+    (&["tokenize"], "TEXT"),
+    (&["tokenize", "1", "--decode", "--specials"], "--specials"),
+    (&["tokenize", "1,x", "--decode"], "item 2 is `x`"),
+    (&["tokenize", "1,4096", "--decode"], "token id 4096: expected an id below 4096"),
     (&["inspect", "--chunk", "1"], "--chunk"),
 ];
 
@@ -107,7 +113,9 @@ fn every_wrong_line_is_refused_in_both_forms() {
 
 #[test]
 fn help_fits_80_columns_and_names_every_flag() {
-    for command in [&[][..], &["run"], &["logits"], &["trace"], &["verify"], &["inspect"]] {
+    for command in
+        [&[][..], &["run"], &["logits"], &["trace"], &["verify"], &["inspect"], &["render"], &["tokenize"]]
+    {
         let help = colibri(&[command, &["--help"][..]].concat());
         assert_eq!((help.code, help.stderr.as_str()), (0, ""), "{command:?}");
         for line in help.stdout.lines() {
