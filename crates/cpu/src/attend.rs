@@ -349,3 +349,20 @@ fn products<S: Simd, const A: usize, const B: usize>(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heads_are_shared_out_in_equal_parts_that_keep_threads_busy() {
+        // One token of K3's 96 heads on 1, 2, 5, 16 and 96 threads, then many tokens.
+        for (tokens, threads, expected) in
+            [(1, 1, 16), (1, 2, 16), (1, 5, 16), (1, 16, 6), (1, 96, 1), (1, 200, 1), (32, 16, 16)]
+        {
+            assert_eq!(heads_of_a_part(96, tokens, threads), expected, "{tokens} tokens, {threads} threads");
+        }
+        assert_eq!(heads_of_a_part(7, 1, 2), 1);
+        assert_eq!(heads_of_a_part(17, 4, 2), 1);
+    }
+}

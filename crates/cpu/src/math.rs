@@ -9,6 +9,9 @@
 use crate::simd::lanes::Simd;
 use std::f32::consts::{LN_2, LOG2_E};
 
+#[cfg(test)]
+mod tests;
+
 const ROUND: f32 = 12_582_912.0;
 const LN_2_REST: f32 = f32::from_bits(0xb102_e308);
 const EXP_LOWEST: f32 = f32::from_bits(0xc2ae_ac4f);

@@ -440,6 +440,15 @@ pub(crate) struct Pieces<'m, N> {
     count: usize,
 }
 
+#[cfg(test)]
+impl<'m, N: Send + Sync> Pieces<'m, N> {
+    /// All parts.
+    fn all(self) -> Vec<ViewMut<'m, N>> {
+        // SAFETY: each number is taken once, and `self` is used up.
+        (0..self.count).map(|i| unsafe { self.part(i) }).collect()
+    }
+}
+
 // SAFETY: through a shared reference only `Parts::part` reaches numbers, whose caller takes each part once.
 unsafe impl<N: Send> Sync for Pieces<'_, N> {}
 
@@ -507,3 +516,6 @@ unsafe impl<A: Parts, B: Parts> Parts for (A, B) {
         unsafe { (self.0.part(i), self.1.part(i)) }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -267,3 +267,6 @@ impl Shared {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -17,11 +17,17 @@ const FUZZ_SECONDS: u64 = 120;
 
 /// Tests that take long, kill processes or load the machine: the arguments of `cargo test`, and variables without
 /// which the test does less. A target that must not run otherwise has `test = false` in its package's Cargo.toml.
-const LONG_TESTS: [LongTest; 1] = [(
-    &["--package", "ops", "--lib", "errors_stay_within_the_documented_bounds_on_a_dense_sample"],
-    // Without fma of the processor, hours instead of minutes.
-    &[("COLIBRI_TEST_EVERY_INPUT", "1"), ("RUSTFLAGS", "-Ctarget-cpu=native")],
-)];
+const LONG_TESTS: [LongTest; 2] = [
+    (
+        &["--package", "ops", "--lib", "errors_stay_within_the_documented_bounds_on_a_dense_sample"],
+        // Without fma of the processor, hours instead of minutes.
+        &[("COLIBRI_TEST_EVERY_INPUT", "1"), ("RUSTFLAGS", "-Ctarget-cpu=native")],
+    ),
+    (
+        &["--package", "cpu", "--lib", "vectors_of_every_level_give_the_bits_of_the_contract"],
+        &[("COLIBRI_TEST_EVERY_INPUT", "1")],
+    ),
+];
 type LongTest = (&'static [&'static str], &'static [(&'static str, &'static str)]);
 
 /// The steps of `cargo xtask full`.
