@@ -24,15 +24,16 @@ mod work;
 
 use args::{Arguments, Command};
 use errors::Failure;
-use settings::Surroundings;
+use settings::{Definition, Manner, Surroundings};
 use std::ffi::OsString;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let typed: Vec<OsString> = std::env::args_os().collect();
-    let (arguments, origins) = match settings::read(&typed, &Surroundings::of_process()) {
+    let (definition, surroundings) = (Definition::of_program(), Surroundings::of_process());
+    let (arguments, origins) = match settings::read(&definition, &typed, &surroundings) {
         Ok(read) => read,
-        Err(refusal) => return refusal.report(),
+        Err(refusal) => return refusal.report(Manner::new(&definition, &typed, &surroundings)),
     };
     arguments.messages.color.decide();
     settings::put_in_force(origins);

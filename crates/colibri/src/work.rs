@@ -4,7 +4,7 @@ use crate::errors::Failure;
 use crate::load::{self, Model};
 use crate::report::{self, Pace, Settings, Stats};
 use crate::sampling::Decoding;
-use crate::{interrupt, progress};
+use crate::{interrupt, progress, settings};
 use engine::plan::Request;
 use engine::{Engine, EngineError, Plan, Session};
 use models::kimi_k3::KimiK3Config;
@@ -81,7 +81,7 @@ impl<'a> Planned<'a> {
     pub(crate) fn new(model: &'a Model, args: &'a EngineArgs, demand: Demand) -> Result<Self, Failure> {
         let Demand { request, tokens, decoding, held, notes } = demand;
         let mut plan = load::plan(model, &request, tokens, held.iter().map(|(_, bytes)| bytes).sum())?;
-        refuse_idle(args, &plan)?;
+        refuse_idle(&mut plan)?;
         plan.items.extend(held);
         plan.notes.extend(notes);
         let settings = Settings::new(model, args, &plan, decoding);
@@ -105,16 +105,21 @@ impl<'a> Planned<'a> {
     }
 }
 
-/// Refuses settings of experts where no layer has any.
-fn refuse_idle(args: &EngineArgs, plan: &Plan) -> Result<(), Failure> {
-    let given =
-        [("--expert-cache", args.expert_cache.is_some()), ("--expert-top-p", args.expert_top_p < 1.0)];
-    match given.iter().find(|(_, given)| *given && plan.slab.is_none()) {
-        None => Ok(()),
-        Some((flag, _)) => Err(Failure::Usage(format!(
-            "{flag} has no effect: none of the layers in use has routed experts; leave it away or use more layers"
-        ))),
+/// Settings of experts where no layer has any: refused if they were typed. A file or a variable is for more runs than
+/// this one, so there it is enough to say so.
+fn refuse_idle(plan: &mut Plan) -> Result<(), Failure> {
+    if plan.slab.is_some() {
+        return Ok(());
     }
+    for name in ["expert-cache", "expert-top-p", "readers"] {
+        let Some(origin) = settings::in_force().get(name) else { continue };
+        let what = "has no effect: none of the layers in use has routed experts";
+        if !origin.is_told() {
+            return Err(Failure::Usage(format!("--{name} {what}; leave it away or use more layers")));
+        }
+        plan.notes.push(format!("{} {what}", origin.spelled(name)));
+    }
+    Ok(())
 }
 
 /// A loaded model.

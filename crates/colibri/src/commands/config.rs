@@ -15,7 +15,7 @@ pub(crate) fn run(args: &ConfigArgs, arguments: &Arguments) -> Result<ExitCode, 
     let (definition, surroundings) = (Definition::of_program(), Surroundings::of_process());
     if args.template {
         let text = template(definition.catalog());
-        show(args, &text, || json!({"template": text}))?;
+        show(args.output.json, &text, || json!({"template": text}))?;
         return Ok(ExitCode::SUCCESS);
     }
     if args.path {
@@ -39,12 +39,15 @@ pub(crate) fn run(args: &ConfigArgs, arguments: &Arguments) -> Result<ExitCode, 
         let names = definition.catalog().0.iter().map(|command| OsString::from(&command.name));
         let all = names.map(|name| effective(&[name])).collect::<Result<Vec<Effective>, Failure>>()?;
         let text: Vec<String> = all.iter().map(table).collect();
-        show(args, &text.join("\n"), || json!(all.iter().map(object).collect::<Vec<_>>()))?;
+        show(args.output.json, &text.join("\n"), || json!(all.iter().map(object).collect::<Vec<_>>()))?;
         return Ok(ExitCode::SUCCESS);
     }
     let words = if args.command.is_empty() { vec!["run".into()] } else { args.command.clone() };
     let effective = effective(&words)?;
-    show(args, &table(&effective), || object(&effective))?;
+    // Who types --json after the command means this answer, too.
+    let typed = effective.rows.get("json").filter(|row| row.origin == Origin::CommandLine);
+    let json = typed.is_some_and(|row| row.values.iter().any(|value| value == "true"));
+    show(args.output.json || json, &table(&effective), || object(&effective))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -69,8 +72,8 @@ fn ask_model(effective: &mut Effective) {
     }
 }
 
-fn show(args: &ConfigArgs, text: &str, value: impl Fn() -> Value) -> Result<(), Failure> {
-    if args.output.json { report::print_json(&value()) } else { report::print(text) }
+fn show(json: bool, text: &str, value: impl Fn() -> Value) -> Result<(), Failure> {
+    if json { report::print_json(&value()) } else { report::print(text) }
 }
 
 /// How the command line of another command begins: the same file is looked at.
@@ -94,7 +97,7 @@ fn path(args: &ConfigArgs, place: &Place) -> Result<ExitCode, Failure> {
     };
     let exists = path.exists();
     show(
-        args,
+        args.output.json,
         &format!("{}\n", path.display()),
         || json!({"path": path.display().to_string(), "exists": exists}),
     )?;

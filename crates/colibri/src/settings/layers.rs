@@ -30,11 +30,6 @@ pub(crate) struct Ruled {
 }
 
 impl Row {
-    /// Whether a file or a variable gave the value, so that the command line's parser has to be told.
-    fn is_told(&self) -> bool {
-        matches!(self.origin, Origin::File { .. } | Origin::Environment(_))
-    }
-
     /// Whether there is a value that was given, and it is not `false`.
     fn is_on(&self) -> bool {
         self.origin != Origin::Default
@@ -80,7 +75,7 @@ impl Rows {
         typed: &ArgMatches,
         entries: &[Entry],
     ) -> Result<Self, Failure> {
-        let row = |setting: &Setting| row(setting, &settings.name, typed, entries);
+        let row = |setting: &Setting| row(setting, &settings.name, Some(typed), entries);
         let mut rows = Rows(settings.settings.iter().map(row).collect());
         rows.rule_out_by_command_line(command, typed);
         rows.rule_out_each_other(command)?;
@@ -105,13 +100,13 @@ impl Rows {
 
     /// The arguments that a user would have typed instead of files and variables.
     pub(crate) fn arguments(&self) -> Vec<OsString> {
-        self.0.iter().filter(|row| row.is_told()).flat_map(Row::arguments).collect()
+        self.0.iter().filter(|row| row.origin.is_told()).flat_map(Row::arguments).collect()
     }
 
-    /// Where those come from.
+    /// Where those settings come from that somebody gave.
     pub(crate) fn origins(&self) -> Origins {
-        let told = self.0.iter().filter(|row| row.is_told());
-        Origins(told.map(|row| (row.setting.name.clone(), row.origin.clone())).collect())
+        let given = self.0.iter().filter(|row| row.origin.rank() > Origin::Model.rank());
+        Origins(given.map(|row| (row.setting.name.clone(), row.origin.clone())).collect())
     }
 
     /// Arguments that are no settings, such as the prompt, rule out what they conflict with.
@@ -122,7 +117,8 @@ impl Rows {
             .collect();
         for row in &mut self.0 {
             let Some(own) = argument(command, &row.setting) else { continue };
-            if let Some(other) = given.iter().find(|arg| row.is_told() && conflict(command, own, arg)) {
+            if let Some(other) = given.iter().find(|arg| row.origin.is_told() && conflict(command, own, arg))
+            {
                 let name =
                     other.get_long().map_or_else(|| other.get_id().to_string(), |name| format!("--{name}"));
                 row.rule_out(name);
@@ -146,7 +142,7 @@ impl Rows {
                     if a.origin.rank() <= b.origin.rank() { (first, second) } else { (second, first) };
                 let (spelled, by) = (self.0[low].spelled(), self.0[high].spelled());
                 if self.0[low].origin.rank() == self.0[high].origin.rank() {
-                    if self.0[low].is_told() {
+                    if self.0[low].origin.is_told() {
                         return Err(Failure::Usage(format!(
                             "{spelled} and {by} exclude each other; leave one of them away"
                         )));
@@ -165,7 +161,9 @@ impl Rows {
         let Some(cause) = self.get(rule.cause).filter(|cause| (rule.holds)(&cause.word())) else { return };
         let (rank, by) = (cause.origin.rank(), format!("{} {}", cause.spelled(), cause.word()));
         for row in &mut self.0 {
-            if rule.settings.contains(&row.setting.name.as_str()) && row.is_told() && row.origin.rank() < rank
+            if rule.settings.contains(&row.setting.name.as_str())
+                && row.origin.is_told()
+                && row.origin.rank() < rank
             {
                 row.rule_out(by.clone());
             }
@@ -186,9 +184,10 @@ impl Row {
     }
 }
 
-fn row(setting: &Setting, command: &str, typed: &ArgMatches, entries: &[Entry]) -> Row {
-    let typed_here = typed.value_source(&setting.id) == Some(ValueSource::CommandLine);
-    let (values, origin) = if typed_here {
+/// What holds for one setting of a command, whatever the others are.
+pub(crate) fn row(setting: &Setting, command: &str, typed: Option<&ArgMatches>, entries: &[Entry]) -> Row {
+    let typed = typed.filter(|typed| typed.value_source(&setting.id) == Some(ValueSource::CommandLine));
+    let (values, origin) = if let Some(typed) = typed {
         let raw = typed.get_raw(&setting.id);
         (raw.into_iter().flatten().map(OsString::from).collect(), Origin::CommandLine)
     } else {

@@ -6,6 +6,7 @@ mod catalog;
 mod environment;
 mod file;
 mod layers;
+mod manner;
 mod origin;
 mod refusal;
 mod rules;
@@ -16,6 +17,7 @@ mod tests;
 pub(crate) use catalog::{Catalog, Kind};
 pub(crate) use file::Place;
 pub(crate) use layers::{Row, Rows};
+pub(crate) use manner::Manner;
 pub(crate) use origin::{Origin, Origins};
 pub(crate) use refusal::Refusal;
 pub(crate) use template::template;
@@ -70,13 +72,6 @@ pub(crate) struct Effective {
     arguments: Vec<OsString>,
 }
 
-impl Effective {
-    /// Whether one JSON object is wanted.
-    fn json(&self) -> bool {
-        self.rows.get("json").is_some_and(|row| row.values.iter().any(|value| value == "true"))
-    }
-}
-
 /// The definition of a command line, and what it makes of words.
 pub(crate) struct Definition {
     root: Command,
@@ -115,28 +110,17 @@ impl Definition {
         arguments: &[OsString],
         surroundings: &Surroundings,
     ) -> Result<Effective, Refusal> {
-        let json = arguments.iter().any(|argument| argument == "--json");
-        let settings = |failure| Refusal::settings(failure, json);
-        let typed =
-            self.loose.clone().try_get_matches_from(arguments).map_err(
-                |error| match refusal::without_secret(&error, &self.catalog) {
-                    Some(failure) => settings(failure),
-                    None => Refusal::parser(error, json),
-                },
-            )?;
-        let Some((name, typed)) = typed.subcommand() else {
-            return Err(settings(Failure::Usage("no command is given; `colibri --help` lists them".into())));
-        };
-        let place = self.place(typed, surroundings).map_err(settings)?;
-        let entries = if tells_about_the_file(name, typed) {
-            Vec::new()
-        } else {
-            self.entries(&place, surroundings).map_err(settings)?
-        };
-        let (Some(command), Some(own)) = (self.root.find_subcommand(name), self.catalog.command(name)) else {
-            return Err(settings(Failure::Usage(format!("there is no command `{name}`"))));
-        };
-        let rows = Rows::new(command, own, typed, &entries).map_err(settings)?;
+        let typed = self.loose.clone().try_get_matches_from(arguments).map_err(|error| {
+            refusal::without_secret(&error, &self.catalog).map_or_else(|| Refusal::from(error), Refusal::from)
+        })?;
+        let absent = |what: String| Failure::Usage(format!("{what}; `colibri --help` lists the commands"));
+        let (name, typed) = typed.subcommand().ok_or_else(|| absent("no command is given".into()))?;
+        let command = self.root.find_subcommand(name).zip(self.catalog.command(name));
+        let (command, own) = command.ok_or_else(|| absent(format!("there is no command `{name}`")))?;
+        let place = self.place(typed, surroundings)?;
+        let tells = tells_about_the_file(name, typed);
+        let entries = if tells { Vec::new() } else { self.entries(&place, surroundings)? };
+        let rows = Rows::new(command, own, typed, &entries)?;
         let mut all = arguments.to_vec();
         let at = self.place_of_command(arguments, name);
         all.splice(at..at, rows.arguments());
@@ -184,11 +168,7 @@ impl Definition {
     pub(crate) fn judged(&self, effective: &Effective, strict: bool) -> Result<ArgMatches, Refusal> {
         let parser = if strict { &self.root } else { &self.loose };
         parser.clone().try_get_matches_from(&effective.arguments).map_err(|error| {
-            let json = effective.json();
-            match refusal::of_origin(&error, &effective.rows, &effective.rows.origins()) {
-                Some(failure) => Refusal::settings(failure, json),
-                None => Refusal::parser(error, json),
-            }
+            refusal::of_origin(&error, &effective.rows).map_or_else(|| Refusal::from(error), Refusal::from)
         })
     }
 }
@@ -234,27 +214,28 @@ fn for_all(root: Command, change: impl Fn(Command) -> Command) -> Command {
     names.iter().fold(change(root), |root, name| root.mut_subcommand(name, &change))
 }
 
-/// What the program was asked to do.
+/// What the program was asked to do, and where its settings come from.
 ///
 /// # Errors
 /// What cannot be honoured; also a question for help.
 pub(crate) fn read(
+    definition: &Definition,
     arguments: &[OsString],
     surroundings: &Surroundings,
 ) -> Result<(Arguments, Origins), Refusal> {
-    // Help is shown by the plain definition, where a switch is a switch.
-    if let Err(error) = Arguments::command().try_get_matches_from(arguments)
-        && refusal::is_answer(&error)
-    {
-        let json = arguments.iter().any(|argument| argument == "--json");
-        return Err(Refusal::parser(error, json));
+    // Help and errors are shown by the plain definition, where a switch is a switch.
+    let plain = Arguments::command().try_get_matches_from(arguments).err();
+    if let Some(answer) = plain.as_ref().and_then(Refusal::answer) {
+        return Err(answer);
     }
-    let definition = Definition::of_program();
-    let effective = definition.effective(arguments, surroundings)?;
+    let effective = match (definition.effective(arguments, surroundings), plain) {
+        (Err(Refusal::Parser(error)), Some(plain)) if error.kind() == plain.kind() => {
+            return Err(plain.into());
+        }
+        (effective, _) => effective?,
+    };
     let mut matches = definition.judged(&effective, true)?;
-    let arguments = Arguments::from_arg_matches_mut(&mut matches)
-        .map_err(|error| Refusal::parser(error, effective.json()))?;
-    Ok((arguments, effective.rows.origins()))
+    Ok((Arguments::from_arg_matches_mut(&mut matches)?, effective.rows.origins()))
 }
 
 static IN_FORCE: OnceLock<Origins> = OnceLock::new();

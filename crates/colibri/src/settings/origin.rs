@@ -37,6 +37,11 @@ impl Origin {
         }
     }
 
+    /// Whether a file or a variable gave the value, so that nobody typed it.
+    pub(crate) fn is_told(&self) -> bool {
+        matches!(self, Origin::File { .. } | Origin::Environment(_))
+    }
+
     /// In JSON.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
@@ -70,12 +75,12 @@ impl fmt::Display for Origin {
     }
 }
 
-/// The settings that neither the command line nor a default gave.
+/// The settings that somebody gave: on the command line, in a variable or in a file.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Origins(pub(crate) BTreeMap<String, Origin>);
 
 impl Origins {
-    /// Of a setting, if it is from a file or a variable.
+    /// Of a setting; None where a default holds.
     pub(crate) fn get(&self, name: &str) -> Option<&Origin> {
         self.0.get(name)
     }
@@ -92,7 +97,7 @@ impl Origins {
             spelled.push_str(before);
             // A dash before it makes it another word.
             let own = !before.ends_with(|c: char| c == '-' || c.is_alphanumeric());
-            match self.get(name).filter(|_| own) {
+            match self.get(name).filter(|origin| own && origin.is_told()) {
                 Some(origin) => spelled.push_str(&origin.spelled(name)),
                 None => spelled.push_str(&flag[..2 + end]),
             }
@@ -111,7 +116,8 @@ mod tests {
     fn only_flags_that_nobody_typed_are_spelled_by_their_origin() {
         let seed = Origin::File { path: "c.toml".into(), key: "run.seed".into(), line: 3 };
         let chunk = Origin::Environment("COLIBRI_CHUNK".into());
-        let origins = Origins([("seed".into(), seed), ("chunk".into(), chunk)].into());
+        let typed = ("top-k".into(), Origin::CommandLine);
+        let origins = Origins([("seed".into(), seed), ("chunk".into(), chunk), typed].into());
         for (text, expected) in [
             ("--seed has no effect", "`run.seed` in line 3 of c.toml has no effect"),
             ("leave --chunk, --top-k", "leave COLIBRI_CHUNK, --top-k"),

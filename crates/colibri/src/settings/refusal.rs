@@ -2,55 +2,46 @@
 //! question, by the name of the variable or the line of the file otherwise. Knows no flag.
 use super::catalog::Catalog;
 use super::layers::Rows;
-use super::origin::Origins;
+use super::manner::Manner;
 use crate::errors::{self, Failure};
 use crate::report;
-use crate::terminal::{Color, Stream};
-use clap::ValueEnum as _;
+use crate::terminal::Stream;
+use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use std::error::Error as _;
 use std::process::ExitCode;
 
 /// Why nothing is run.
 #[derive(Debug)]
-pub(crate) struct Refusal {
-    /// What is wrong; also a question for help.
-    what: What,
-    /// Whether it is to be said in JSON.
-    json: bool,
-}
-
-#[derive(Debug)]
-enum What {
+pub(crate) enum Refusal {
+    /// Help or the version was asked for.
+    Answer(StyledStr),
+    /// The parser's.
     Parser(Box<clap::Error>),
+    /// Of a file or of a variable.
     Settings(Failure),
 }
 
 impl Refusal {
-    /// The parser's.
-    pub(crate) fn parser(error: clap::Error, json: bool) -> Self {
-        Refusal { what: What::Parser(Box::new(error)), json }
-    }
-
-    /// Of a file or of a variable.
-    pub(crate) fn settings(failure: Failure, json: bool) -> Self {
-        Refusal { what: What::Settings(failure), json }
+    /// If it is no error of the parser's but help or version.
+    pub(crate) fn answer(error: &clap::Error) -> Option<Self> {
+        let answers = [ErrorKind::DisplayHelp, ErrorKind::DisplayVersion].contains(&error.kind());
+        answers.then(|| Refusal::Answer(error.render()))
     }
 
     /// Says it where it belongs; the exit code.
-    pub(crate) fn report(self) -> ExitCode {
-        color_as_typed().decide();
-        let json = self.json;
-        match self.what {
-            What::Settings(failure) => failure.report(json),
-            What::Parser(error) if is_answer(&error) => {
-                let help = error.render();
+    pub(crate) fn report(self, manner: Manner) -> ExitCode {
+        manner.color.decide();
+        let json = manner.json;
+        match self {
+            Refusal::Settings(failure) => failure.report(json),
+            Refusal::Answer(help) => {
                 let help =
                     if Stream::Output.is_coloured() { help.ansi().to_string() } else { help.to_string() };
                 let printed = report::written(Stream::Output.put(&help));
                 printed.map_or_else(|failure| failure.report(json), |()| ExitCode::SUCCESS)
             }
-            What::Parser(error) if !json => {
+            Refusal::Parser(error) if !json => {
                 let mut error = *error;
                 if let Some(advice) = advice(&error) {
                     error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![advice.into()]));
@@ -58,22 +49,30 @@ impl Refusal {
                 errors::say("usage", &words(&error), false);
                 ExitCode::from(error.exit_code() as u8)
             }
-            What::Parser(error) => failure(&error).report(true),
+            Refusal::Parser(error) => failure(&error).report(true),
         }
     }
 
     /// As a failure, for a command that asks about the command line of another one.
     pub(crate) fn into_failure(self) -> Failure {
-        match self.what {
-            What::Settings(failure) => failure,
-            What::Parser(error) => failure(&error),
+        match self {
+            Refusal::Answer(help) => Failure::Usage(help.to_string()),
+            Refusal::Settings(failure) => failure,
+            Refusal::Parser(error) => failure(&error),
         }
     }
 }
 
-/// Whether it is no error but help or version.
-pub(crate) fn is_answer(error: &clap::Error) -> bool {
-    [ErrorKind::DisplayHelp, ErrorKind::DisplayVersion].contains(&error.kind())
+impl From<Failure> for Refusal {
+    fn from(failure: Failure) -> Self {
+        Refusal::Settings(failure)
+    }
+}
+
+impl From<clap::Error> for Refusal {
+    fn from(error: clap::Error) -> Self {
+        Refusal::answer(&error).unwrap_or_else(|| Refusal::Parser(Box::new(error)))
+    }
 }
 
 /// The parser's words, without colours: what was typed is part of them.
@@ -89,22 +88,6 @@ fn failure(error: &clap::Error) -> Failure {
         Some(advice) => failure.advising(advice),
         None => failure,
     }
-}
-
-/// What --color says on a command line that cannot be honoured.
-fn color_as_typed() -> Color {
-    let mut arguments = std::env::args_os().filter_map(|argument| argument.into_string().ok());
-    while let Some(argument) = arguments.next() {
-        let value = match argument.strip_prefix("--color") {
-            Some("") => arguments.next(),
-            Some(rest) => rest.strip_prefix('=').map(str::to_owned),
-            None => None,
-        };
-        if let Some(color) = value.and_then(|value| Color::from_str(&value, false).ok()) {
-            return color;
-        }
-    }
-    Color::default()
 }
 
 /// What may have been meant by an argument too many.
@@ -131,10 +114,10 @@ pub(crate) fn without_secret(error: &clap::Error, catalog: &Catalog) -> Option<F
 }
 
 /// An error about a value that nobody typed, by its origin.
-pub(crate) fn of_origin(error: &clap::Error, rows: &Rows, origins: &Origins) -> Option<Failure> {
+pub(crate) fn of_origin(error: &clap::Error, rows: &Rows) -> Option<Failure> {
     let name = flag(error)?;
-    let (origin, row) = (origins.get(&name)?, rows.get(&name)?);
-    let spelled = origin.spelled(&name);
+    let row = rows.get(&name).filter(|row| row.origin.is_told())?;
+    let spelled = row.origin.spelled(&name);
     if row.setting.secret {
         return Some(Failure::Usage(format!(
             "{spelled}: the value cannot be used; it is a secret and not shown"
