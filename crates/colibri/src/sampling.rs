@@ -232,8 +232,11 @@ pub(crate) fn of_model(
     model: &Model,
     temperature: Option<f32>,
 ) -> Result<Vec<(&'static str, String)>, Failure> {
-    const KEYS: [(&str, &str); 5] = [
+    const KEYS: [(&str, &str); 8] = [
         ("max-tokens", "max_new_tokens"),
+        ("repeat-penalty", "repetition_penalty"),
+        ("presence-penalty", "presence_penalty"),
+        ("frequency-penalty", "frequency_penalty"),
         ("temperature", "temperature"),
         ("top-p", "top_p"),
         ("top-k", "top_k"),
@@ -250,7 +253,7 @@ pub(crate) fn of_model(
     let own = named.iter().find(|(flag, _)| *flag == "temperature").and_then(|(_, text)| text.parse().ok());
     if temperature.or(own) == Some(0.0) {
         // Nothing is drawn.
-        named.retain(|(flag, _)| ["max-tokens", "temperature"].contains(flag));
+        named.retain(|(flag, _)| !["top-p", "top-k", "min-p"].contains(flag));
     }
     Ok(named)
 }

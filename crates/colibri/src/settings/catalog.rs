@@ -15,11 +15,11 @@ const PER_CALL: [&str; 13] = [
     "golden",
     "checked",
     "deep",
+    "decode",
+    "specials",
     "path",
     "template",
     "all",
-    "decode",
-    "specials",
 ];
 /// Flags that say where settings come from.
 const SOURCES: [&str; 2] = ["config", "no-config"];

@@ -12,8 +12,14 @@ pub(crate) struct Idle {
 }
 
 /// All of them.
-pub(crate) const IDLE: &[Idle] =
-    &[Idle { cause: "temperature", holds: is_zero, settings: &["top-p", "top-k", "min-p", "seed"] }];
+pub(crate) const IDLE: &[Idle] = &[
+    Idle { cause: "temperature", holds: is_zero, settings: &["top-p", "top-k", "min-p", "seed"] },
+    Idle { cause: "json", holds: is_false, settings: &["logprobs"] },
+];
+
+fn is_false(value: &str) -> bool {
+    value == "false"
+}
 
 fn is_zero(value: &str) -> bool {
     value.parse() == Ok(0.0_f32)

@@ -20,3 +20,4 @@ mod shell;
 mod terminal;
 mod usage;
 mod verify;
+mod walk;

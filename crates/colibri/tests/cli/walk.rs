@@ -1,0 +1,336 @@
+//! The walk over all settings of all commands, as the program itself lists them: each must have a row here. Set to the
+//! row's value, in the file, in a variable and on the command line, it must show in `colibri config`, and the command
+//! must behave differently; or the start must fail by name. A setting without a row fails the test.
+use crate::common::{Answer, answer_of, model_copy, program, text_of};
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tempfile::TempDir;
+
+/// What must be seen of a setting.
+enum Seen {
+    /// The value, in the settings of the command's JSON answer, under this key.
+    In(&'static str),
+    /// This, of the answers without and with it.
+    That(fn(&Answer, &Answer) -> bool),
+    /// An error, for which the command gets arguments that cannot be honoured, in colour.
+    ColouredError,
+    /// A file in the value's place.
+    File,
+    /// A refusal that names where the value stands.
+    Refusal,
+}
+
+/// A setting and a value that is no default.
+struct Row {
+    name: &'static str,
+    /// These commands; none: all others that have it.
+    commands: &'static [&'static str],
+    value: Value,
+    seen: Seen,
+}
+
+fn row(name: &'static str, value: Value, seen: Seen) -> Row {
+    Row { name, commands: &[], value, seen }
+}
+
+fn row_of(commands: &'static [&'static str], name: &'static str, value: Value, seen: Seen) -> Row {
+    Row { name, commands, value, seen }
+}
+
+/// The rows. `place` is a folder with a copy of the model in `model`.
+fn rows(place: &Path) -> Vec<Row> {
+    let path = |name: &str| json!(text_of(&place.join(name)));
+    vec![
+        row("model", json!([path("model")]), Seen::In("model")),
+        row_of(
+            &["inspect"],
+            "model",
+            json!([path("model")]),
+            Seen::That(|without, with| without.good()["model"] != with.good()["model"]),
+        ),
+        // Of a model they give no more than its text.
+        row_of(
+            &["render", "tokenize"],
+            "model",
+            json!([path("absent-model")]),
+            Seen::That(|_, with| with.error(1).1.contains("absent-model")),
+        ),
+        row("chunk", json!(7), Seen::In("chunk")),
+        row("context", json!(300), Seen::In("context")),
+        row("expert-cache", json!("40x"), Seen::In("expert_cache")),
+        row("readers", json!(2), Seen::In("readers")),
+        row("threads", json!(3), Seen::In("threads")),
+        row("activations", json!("int8"), Seen::In("activations")),
+        row("dense", json!("int4"), Seen::In("dense")),
+        row("expert-top-p", json!(0.75), Seen::In("expert_top_p")),
+        row("device", json!("oracle"), Seen::In("device")),
+        row("max-tokens", json!(2), Seen::That(|without, with| ids(without) == 4 && ids(with) == 2)),
+        row("temperature", json!(0.5), Seen::In("temperature")),
+        row("top-p", json!(0.9), Seen::In("top_p")),
+        row("top-k", json!(40), Seen::In("top_k")),
+        row("min-p", json!(0.05), Seen::In("min_p")),
+        row("seed", json!(u64::MAX), Seen::In("seed")),
+        row("ignore-eos", json!(true), Seen::In("ignore_eos")),
+        row("logit-bias", json!(["5=100"]), Seen::That(|_, with| with.good()["ids"] == json!([5, 5, 5, 5]))),
+        row("repeat-penalty", json!(1.5), Seen::In("repeat_penalty")),
+        row("presence-penalty", json!(0.5), Seen::In("presence_penalty")),
+        row("frequency-penalty", json!(-0.5), Seen::In("frequency_penalty")),
+        row("stop", json!(["."]), Seen::In("stop")),
+        row(
+            "logprobs",
+            json!(2),
+            Seen::That(|without, with| {
+                without.good()["logprobs"].is_null() && with.good()["logprobs"].is_array()
+            }),
+        ),
+        row(
+            "json",
+            json!(false),
+            Seen::That(|without, with| without.stdout.starts_with('{') && !with.stdout.starts_with('{')),
+        ),
+        row("color", json!("always"), Seen::ColouredError),
+        row(
+            "log-level",
+            json!("debug"),
+            Seen::That(|without, with| !without.stderr.contains(" INFO ") && with.stderr.contains(" INFO ")),
+        ),
+        // They do nothing of which a log could tell.
+        row_of(&["completions", "man"], "log-level", json!("loud"), Seen::Refusal),
+        row("log-file", path("log"), Seen::File),
+    ]
+}
+
+/// How many ids an answer has.
+fn ids(answer: &Answer) -> usize {
+    answer.good()["ids"].as_array().map_or(0, Vec::len)
+}
+
+/// A command that works, and arguments for which it fails.
+struct Call {
+    works: Vec<String>,
+    fails: Vec<String>,
+    /// Of the command that works, with no settings but those of [`BASE`].
+    plain: Answer,
+}
+
+fn calls(place: &Path) -> Vec<(&'static str, Call)> {
+    let (out, chat) = (place.join("out"), place.join("chat.json"));
+    fs::write(&chat, r#"[{"role": "user", "content": "Once"}]"#).unwrap();
+    let (out, chat) = (text_of(&out).to_owned(), text_of(&chat).to_owned());
+    let call = |works: &[&str], fails: &[&str]| {
+        let owned = |words: &[&str]| words.iter().map(ToString::to_string).collect::<Vec<String>>();
+        let works = owned(works);
+        let plain = run(&[], &works, BASE, &[], Layer::File);
+        Call { works, fails: owned(fails), plain }
+    };
+    vec![
+        ("run", call(&["run", "Once"], &["run"])),
+        ("logits", call(&["logits", "Once", "--out", &out], &["logits", "--out", &out])),
+        ("trace", call(&["trace", "Once", "--out", &out, "--layers", "1"], &["trace", "--out", &out])),
+        ("verify", call(&["verify", "--checked", "Once"], &["verify"])),
+        ("inspect", call(&["inspect"], &["inspect", "--model", "absent"])),
+        ("config", call(&["config", "run"], &["config", "abacus"])),
+        ("render", call(&["render", &chat], &["render", "absent.json"])),
+        ("tokenize", call(&["tokenize", "Once"], &["tokenize", "--decode", "abacus"])),
+        ("completions", call(&["completions", "bash"], &["completions", "abacus"])),
+        ("man", call(&["man", "run"], &["man", "abacus"])),
+    ]
+}
+
+/// What every call is given at the top of the file, where all that is set in the walk goes before it.
+const BASE: &str = "json = true\nmax-tokens = 4\nseed = 1\n";
+
+/// Where a value is set.
+#[derive(Clone, Copy, Debug)]
+enum Layer {
+    File,
+    Environment,
+    CommandLine,
+}
+
+const LAYERS: [Layer; 3] = [Layer::File, Layer::Environment, Layer::CommandLine];
+
+impl Layer {
+    /// As `colibri config` calls it.
+    fn name(self) -> &'static str {
+        match self {
+            Layer::File => "file",
+            Layer::Environment => "environment",
+            Layer::CommandLine => "command line",
+        }
+    }
+}
+
+/// Runs arguments, the first of which is the command, with settings in one layer. `before` stands before the command.
+fn run(
+    before: &[&str],
+    arguments: &[String],
+    base: &str,
+    settings: &[(&str, &Value)],
+    layer: Layer,
+) -> Answer {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("config.toml");
+    let mut text = base.to_owned();
+    let mut command = program();
+    command.args(before).arg(&arguments[0]);
+    match layer {
+        Layer::File => {
+            writeln!(text, "[{}]", arguments[0]).unwrap();
+            // Values in JSON are values in TOML.
+            for (name, value) in settings {
+                writeln!(text, "{name} = {value}").unwrap();
+            }
+        }
+        Layer::Environment => {
+            for (name, value) in settings {
+                let name = format!("COLIBRI_{}", name.replace('-', "_").to_uppercase());
+                let texts = texts(value);
+                command.env(name, std::env::join_paths(&texts).unwrap());
+            }
+        }
+        Layer::CommandLine => {
+            for (name, value) in settings {
+                command.args(texts(value).iter().map(|text| format!("--{name}={text}")));
+            }
+        }
+    }
+    fs::write(&file, text).unwrap();
+    command.args(&arguments[1..]).env("COLIBRI_CONFIG", &file).current_dir(folder.path());
+    answer_of(command, "")
+}
+
+fn texts(value: &Value) -> Vec<String> {
+    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    value.as_array().map_or_else(|| vec![text(value)], |list| list.iter().map(text).collect())
+}
+
+/// All settings of all commands, as the program lists them.
+fn settings() -> Vec<(String, Vec<String>)> {
+    let answer = answer_of(
+        {
+            let mut command = program();
+            command.args(["config", "--all", "--json"]);
+            command
+        },
+        "",
+    );
+    let all: Value = serde_json::from_str(&answer.stdout).unwrap();
+    let names = |command: &Value| command["settings"].as_object().unwrap().keys().cloned().collect();
+    let command = |command: &Value| (command["command"].as_str().unwrap().to_owned(), names(command));
+    all.as_array().unwrap().iter().map(command).collect()
+}
+
+/// A setting of a command on its way.
+struct Step<'a> {
+    command: &'a str,
+    call: &'a Call,
+    row: &'a Row,
+}
+
+#[test]
+fn every_setting_shows_and_acts_or_is_refused_from_every_layer() {
+    let place = TempDir::new().unwrap();
+    fs::rename(model_copy().keep(), place.path().join("model")).unwrap();
+    let (rows, calls) = (rows(place.path()), calls(place.path()));
+    let all = settings();
+    let mut steps = Vec::new();
+    for (command, names) in &all {
+        let call = calls.iter().find(|(name, _)| name == command);
+        let (_, call) = call.unwrap_or_else(|| panic!("tests/cli/walk.rs has no call of `{command}`"));
+        for name in names {
+            let row = rows.iter().filter(|row| row.name == name);
+            let row = row.filter(|row| row.commands.is_empty() || row.commands.contains(&command.as_str()));
+            let row = row.max_by_key(|row| row.commands.len());
+            let row =
+                row.unwrap_or_else(|| panic!("tests/cli/walk.rs has no row for --{name} of `{command}`"));
+            steps.push(Step { command, call, row });
+        }
+    }
+    for row in &rows {
+        assert!(steps.iter().any(|step| std::ptr::eq(step.row, row)), "{} is no setting any more", row.name);
+    }
+    for (command, _) in &all {
+        shows(command, &steps);
+    }
+    side_by_side(&steps);
+}
+
+/// `colibri config` shows every value of a command with its origin.
+fn shows(command: &str, steps: &[Step<'_>]) {
+    let steps =
+        steps.iter().filter(|step| step.command == command && !matches!(step.row.seen, Seen::Refusal));
+    let settings: Vec<(&str, &Value)> = steps.map(|step| (step.row.name, &step.row.value)).collect();
+    for layer in LAYERS {
+        let shown = run(&["config", "--json"], &[command.to_owned()], "", &settings, layer).good();
+        for (name, value) in &settings {
+            let row = &shown["settings"][name];
+            assert_eq!((&row["value"], &row["origin"]), (*value, &json!(layer.name())), "{command} --{name}");
+        }
+    }
+}
+
+/// Every step, several at a time; all that go wrong are told together.
+fn side_by_side(steps: &[Step<'_>]) {
+    let (next, wrong) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(2, std::num::NonZero::get) {
+            scope.spawn(|| {
+                while let Some(step) = steps.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let index = next.load(Ordering::Relaxed);
+                    if let Err(why) = acts(step, LAYERS[index % LAYERS.len()]) {
+                        wrong.lock().unwrap().push(format!("{} --{}: {why}", step.command, step.row.name));
+                    }
+                }
+            });
+        }
+    });
+    let wrong = wrong.into_inner().unwrap();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The command behaves differently.
+fn acts(step: &Step<'_>, layer: Layer) -> Result<(), String> {
+    let Step { call, row, .. } = step;
+    let setting = [(row.name, &row.value)];
+    let with = |arguments: &[String], base: &str| run(&[], arguments, base, &setting, layer);
+    let said = |answer: &Answer| format!("{layer:?}: {}{}", answer.stdout, answer.stderr);
+    match &row.seen {
+        Seen::In(key) => {
+            let after = with(&call.works, BASE);
+            let seen = &after.good()["settings"][key];
+            let expected = seen == &row.value && &call.plain.good()["settings"][key] != seen;
+            expected.then_some(()).ok_or_else(|| said(&after))
+        }
+        Seen::That(holds) => {
+            let after = with(&call.works, BASE);
+            holds(&call.plain, &after).then_some(()).ok_or_else(|| said(&after))
+        }
+        Seen::ColouredError => {
+            let before = run(&[], &call.fails, "", &[], layer);
+            let after = with(&call.fails, "");
+            let coloured = !before.stderr.contains('\u{1b}') && after.stderr.starts_with('\u{1b}');
+            (coloured && before.code != 0).then_some(()).ok_or_else(|| said(&after))
+        }
+        Seen::File => {
+            let path = PathBuf::from(row.value.as_str().unwrap());
+            let path = path.with_extension(step.command);
+            let value = json!(text_of(&path));
+            let answer = run(&[], &call.works, BASE, &[(row.name, &value)], layer);
+            (answer.code == 0 && path.is_file()).then_some(()).ok_or_else(|| said(&answer))
+        }
+        Seen::Refusal => {
+            let answer = with(&call.works, "");
+            let name = match layer {
+                Layer::File => format!("`{}.{}` in line 2 of", step.command, row.name),
+                Layer::Environment => format!("COLIBRI_{}", row.name.replace('-', "_").to_uppercase()),
+                Layer::CommandLine => format!("--{}", row.name),
+            };
+            (answer.code == 2 && answer.stderr.contains(&name)).then_some(()).ok_or_else(|| said(&answer))
+        }
+    }
+}
