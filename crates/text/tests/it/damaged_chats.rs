@@ -1,5 +1,5 @@
 //! Damaged conversations and replies: an error that names its place or a prompt, and always an end, never a panic. With
-//! `COLIBRI_FUZZ_SECONDS` the tests go on for that long.
+//! `COLIBRI_TEST_FUZZ_SECONDS` the tests go on for that long.
 
 use crate::chat_properties::{Token, as_reply, parser, push};
 use crate::damaged::damage;
