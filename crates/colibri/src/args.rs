@@ -1,5 +1,6 @@
 //! The command line: every flag with its unit, range and default. Knows no model; what flags mean together is decided
 //! where they are used.
+mod doctor;
 mod messages;
 mod sampling;
 mod shell;
@@ -8,6 +9,7 @@ mod text;
 use crate::errors::EXIT_CODES;
 use crate::values;
 use clap::{Args, Parser, Subcommand};
+pub(crate) use doctor::DoctorArgs;
 use memory::CacheSize;
 pub(crate) use messages::MessageArgs;
 use models::Dense;
@@ -78,6 +80,9 @@ pub(crate) enum Command {
     /// Turn text into token ids, or ids into text
     #[command(after_help = EXIT_CODES)]
     Tokenize(TokenizeArgs),
+    /// Look at the machine, the model, its drives and the settings, and say what to do
+    #[command(after_help = EXIT_CODES)]
+    Doctor(DoctorArgs),
     /// Print what a shell needs to complete commands and flags
     #[command(after_help = EXIT_CODES)]
     Completions(CompletionsArgs),
@@ -100,6 +105,7 @@ impl Command {
             Command::Inspect(args) => args.output.json,
             Command::Render(args) => args.output.json,
             Command::Tokenize(args) => args.output.json,
+            Command::Doctor(args) => args.output.json,
             Command::Completions(_) | Command::Man(_) => false,
             Command::Config(args) => args.output.json,
         }
@@ -115,6 +121,7 @@ impl Command {
             Command::Inspect(args) => &args.model.model,
             Command::Render(args) => &args.model.model,
             Command::Tokenize(args) => &args.model.model,
+            Command::Doctor(args) => &args.model.model,
             Command::Config(_) | Command::Completions(_) | Command::Man(_) => &[],
         }
     }
@@ -129,6 +136,7 @@ impl Command {
             Command::Inspect(_)
             | Command::Render(_)
             | Command::Tokenize(_)
+            | Command::Doctor(_)
             | Command::Config(_)
             | Command::Completions(_)
             | Command::Man(_) => None,
@@ -284,7 +292,7 @@ pub(crate) struct PromptArgs {
 /// How many layers.
 #[derive(Debug, Args)]
 pub(crate) struct LayersArgs {
-    /// Compute the first N layers only, then the last norm and the head [default: all]
+    /// Compute only the first N layers, 1 to all of them, then the last norm and the head [default: all]
     #[arg(long, value_name = "N", value_parser = values::limited, allow_negative_numbers = true)]
     pub(crate) layers: Option<u32>,
 }
@@ -345,6 +353,7 @@ impl EngineArgs {
 
 /// How the answer is given.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Output")]
 pub(crate) struct OutputArgs {
     /// Print exactly one JSON object, also for an error
     #[arg(long)]

@@ -1,6 +1,7 @@
 //! One file for each command.
 pub(crate) mod completions;
 pub(crate) mod config;
+pub(crate) mod doctor;
 pub(crate) mod golden;
 pub(crate) mod inspect;
 pub(crate) mod logits;

@@ -16,6 +16,7 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use store::files::in_first_directory;
 use store::{Checkpoint, StoreError};
 use text::{Segment, Tiktoken, Tokenizer};
 
@@ -109,6 +110,12 @@ pub(crate) fn tokenizer(model: &Model) -> Result<Tiktoken, Failure> {
 
 const RANKS: &str = "tiktoken.model";
 const NAMES: &str = "tokenizer_config.json";
+
+/// The file that the tokenizer cannot do without, if it is not there.
+pub(crate) fn missing_tokenizer(checkpoint: &Checkpoint) -> Option<String> {
+    let there = in_first_directory(&*checkpoint.files(), RANKS).is_some();
+    (!there).then(|| RANKS.to_owned())
+}
 
 /// The tokenizer of a checkpoint in `place` with so many ids.
 pub(crate) fn tokenizer_of(

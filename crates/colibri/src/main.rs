@@ -3,6 +3,7 @@ mod args;
 mod commands;
 mod comparison;
 mod deep;
+mod doctor;
 mod embedded;
 mod errors;
 mod golden_file;
@@ -60,6 +61,7 @@ fn execute(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Command::Inspect(args) => commands::inspect::run(args),
         Command::Render(args) => commands::render::run(args),
         Command::Tokenize(args) => commands::tokenize::run(args),
+        Command::Doctor(args) => commands::doctor::run(args, arguments),
         Command::Completions(args) => commands::completions::run(args),
         Command::Man(args) => commands::man::run(args),
         Command::Config(args) => commands::config::run(args, arguments),

@@ -117,6 +117,31 @@ fn wrapped(heading: &str, items: impl Iterator<Item = String>, columns: usize) -
     text
 }
 
+/// Words in lines that fit so many columns; each line but the first begins with an indent, as wide as what stands before
+/// the first. A word is never broken.
+pub(crate) fn paragraph(text: &str, indent: usize, columns: usize) -> String {
+    let (mut paragraph, next) = (String::new(), format!("\n{:indent$}", ""));
+    for (number, line) in text.lines().enumerate() {
+        if number > 0 {
+            paragraph += &next;
+        }
+        let mut used = indent;
+        for (place, word) in line.split(' ').enumerate() {
+            let length = word.chars().count();
+            if place > 0 && used + 1 + length > columns {
+                paragraph += &next;
+                used = indent;
+            } else if place > 0 {
+                paragraph.push(' ');
+                used += 1;
+            }
+            paragraph += word;
+            used += length;
+        }
+    }
+    paragraph
+}
+
 /// Settings, planned memory and notes, before anything is loaded.
 pub(crate) fn announce(settings: &Settings, plan: &Plan, model: &Model) {
     tell(&settings.lines(Stream::Error.columns()));
@@ -326,5 +351,14 @@ mod tests {
         assert_eq!(wrapped("all:", items(), 18), "all: one 1, two 2,\n  three a-long-word");
         assert_eq!(wrapped("all:", items(), 17), "all: one 1,\n  two 2,\n  three a-long-word");
         assert_eq!(wrapped("all:", items(), 0).lines().count(), 4);
+    }
+
+    #[test]
+    fn words_are_wrapped_behind_an_indent() {
+        assert_eq!(paragraph("one two three", 2, 80), "one two three");
+        assert_eq!(paragraph("one two three", 2, 9), "one two\n  three");
+        assert_eq!(paragraph("one two three", 2, 8), "one\n  two\n  three");
+        assert_eq!(paragraph("one\n  two", 2, 80), "one\n    two", "lines of a table stay");
+        assert_eq!(paragraph("", 2, 80), "");
     }
 }

@@ -11,6 +11,11 @@ use std::{env, fmt};
 /// The word `error:`.
 pub(crate) const ERROR: Style = AnsiColor::Red.on_default().bold();
 
+/// What is as it should be.
+pub(crate) const GOOD: Style = AnsiColor::Green.on_default();
+/// What works, but not well.
+pub(crate) const FAIR: Style = AnsiColor::Yellow.on_default().bold();
+
 /// When text may be coloured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Color {

@@ -28,7 +28,7 @@ pub(crate) struct SamplingArgs {
     /// Divides the logits, 0 to 100; 0 takes the likeliest token [default: 1]
     #[arg(long, value_name = "T", value_parser = values::temperature, allow_negative_numbers = true)]
     pub(crate) temperature: Option<f32>,
-    /// Keep this many of the likeliest tokens; 0 keeps all [default: 0]
+    /// Keep this many of the likeliest tokens, 1 or more; 0 keeps all [default: 0]
     #[arg(long, value_name = "K", value_parser = values::whole, allow_negative_numbers = true)]
     pub(crate) top_k: Option<u32>,
     /// Keep the fewest likeliest tokens that together have this share, above 0 to 1 [default: 1, all]

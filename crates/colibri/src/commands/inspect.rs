@@ -1,5 +1,5 @@
 //! `colibri inspect`: what a checkpoint holds and what it lacks, as far as it is there.
-use crate::args::InspectArgs;
+use crate::args::{InspectArgs, ModelArgs};
 use crate::commands::verify::verdict;
 use crate::deep::{self, Deep};
 use crate::errors::Failure;
@@ -17,32 +17,47 @@ use store::Checkpoint;
 use store::files::in_first_directory;
 
 /// A checkpoint that was looked at.
-struct Seen {
-    places: Vec<String>,
-    family: &'static str,
-    partial: Partial,
-    config: KimiK3Config,
-    inventory: Inventory,
+pub(crate) struct Seen {
+    pub(crate) places: Vec<String>,
+    pub(crate) family: &'static str,
+    pub(crate) partial: Partial,
+    pub(crate) config: KimiK3Config,
+    pub(crate) inventory: Inventory,
     /// What keeps it from being run, absent shards aside.
-    problems: Vec<String>,
+    pub(crate) problems: Vec<String>,
     /// Tensors that are in no readable shard.
     missing: Vec<String>,
     /// What is odd but harmless.
-    notes: Vec<String>,
+    pub(crate) notes: Vec<String>,
     deep: Option<Deep>,
 }
 
 /// Runs it.
 pub(crate) fn run(args: &InspectArgs) -> Result<ExitCode, Failure> {
-    let partial = match args.model.model.as_slice() {
+    let seen = look(&args.model, args.deep)?;
+    if args.output.json {
+        report::print_json(&seen.json())?;
+    } else {
+        report::print(&seen.text())?;
+    }
+    let damaged = seen.deep.as_ref().is_some_and(|deep| !deep.faults.is_empty());
+    Ok(verdict(seen.complete() && !damaged))
+}
+
+/// Looks at a checkpoint as far as it is there; `deep` reads every byte.
+///
+/// # Errors
+/// No directory, no config, no index; or a deep look was interrupted.
+pub(crate) fn look(args: &ModelArgs, deep: bool) -> Result<Seen, Failure> {
+    let partial = match args.model.as_slice() {
         [] => Partial::whole(embedded::open()?),
         directories => partial::open(directories)?,
     };
-    let places = load::places(&args.model);
+    let places = load::places(args);
     let Recognised { family, config, problems: load_problems } = recognise(&partial)?;
     let checkpoint = &partial.checkpoint;
     let inventory = Inventory::new(checkpoint, &config, partial.lost());
-    let deep = if args.deep { Some(deep::read(checkpoint, &config, interrupt::stoppable())?) } else { None };
+    let deep = if deep { Some(deep::read(checkpoint, &config, interrupt::stoppable())?) } else { None };
     let mut missing: Vec<String> = partial.lost().map(str::to_owned).collect();
     if !load_problems.is_empty() {
         missing.extend(gaps(&config, checkpoint.names()));
@@ -53,14 +68,7 @@ pub(crate) fn run(args: &InspectArgs) -> Result<ExitCode, Failure> {
     problems.extend(tokenizer.map(|failure| failure.message()));
     let notes =
         [checkpoint.notes(), &load::idle_directories(checkpoint), &absent_metadata(checkpoint)].concat();
-    let seen = Seen { places, family, partial, config, inventory, problems, missing, notes, deep };
-    if args.output.json {
-        report::print_json(&seen.json())?;
-    } else {
-        report::print(&seen.text())?;
-    }
-    let damaged = seen.deep.as_ref().is_some_and(|deep| !deep.faults.is_empty());
-    Ok(verdict(seen.complete() && !damaged))
+    Ok(Seen { places, family, partial, config, inventory, problems, missing, notes, deep })
 }
 
 /// What the config tells.
@@ -109,7 +117,8 @@ fn absent_metadata(checkpoint: &Checkpoint) -> Vec<String> {
 }
 
 impl Seen {
-    fn complete(&self) -> bool {
+    /// Whether it can be run.
+    pub(crate) fn complete(&self) -> bool {
         self.partial.absent.is_empty() && self.problems.is_empty()
     }
 
@@ -119,7 +128,8 @@ impl Seen {
         (kda, all as usize - kda, dense, all - dense)
     }
 
-    fn json(&self) -> Value {
+    /// Everything, for programs.
+    pub(crate) fn json(&self) -> Value {
         let config = &self.config;
         let (kda, mla, dense, moe) = self.layers();
         let shard =
@@ -151,7 +161,7 @@ impl Seen {
     }
 
     /// Shards that can be read, and those there should be.
-    fn shards(&self) -> (usize, usize) {
+    pub(crate) fn shards(&self) -> (usize, usize) {
         let present = self.partial.checkpoint.shards().len();
         (present, present + self.partial.absent.len() + self.partial.damaged.len())
     }

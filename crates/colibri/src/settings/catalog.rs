@@ -6,7 +6,7 @@ use std::any::TypeId;
 
 /// Flags that belong to one call: what goes in, where the results go, and what is to be done. They are given anew each
 /// time, because a forgotten line in a file must not choose them. All other flags are settings.
-const PER_CALL: [&str; 13] = [
+const PER_CALL: [&str; 15] = [
     "ids",
     "inputs",
     "layers",
@@ -15,6 +15,8 @@ const PER_CALL: [&str; 13] = [
     "golden",
     "checked",
     "deep",
+    "missing",
+    "no-measure",
     "decode",
     "specials",
     "path",

@@ -102,6 +102,18 @@ pub(crate) fn started(arguments: &[&str]) -> (Child, JoinHandle<Vec<String>>) {
     (child, rest)
 }
 
+/// The commands, as the help lists them.
+pub(crate) fn commands() -> Vec<String> {
+    let help = colibri(&["--help"]).stdout;
+    let list =
+        help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    let first = |line: &str| line.split_whitespace().next().unwrap().to_owned();
+    let commands: Vec<String> =
+        list.filter(|line| line.starts_with("  ") && !line.starts_with("   ")).map(first).collect();
+    assert!(commands.len() >= 7, "{commands:?}");
+    commands
+}
+
 /// A path in `data/`.
 pub(crate) fn data(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../data").join(path)

@@ -1,14 +1,17 @@
 //! The program as its users meet it: real processes, real files, what comes out on each stream.
 mod common;
 mod config;
+mod doctor;
 #[cfg(unix)]
 mod documents;
 mod failures;
 mod files;
+mod help;
 mod inspect;
 #[cfg(unix)]
 mod interrupt;
 mod logging;
+mod pipes;
 #[cfg(unix)]
 mod pty;
 mod render;

@@ -1,19 +1,7 @@
 //! `completions` and `man`: every command and every flag is there, and nothing but text for who asked.
-use crate::common::{colibri, text_of};
+use crate::common::{colibri, commands, text_of};
 use std::collections::BTreeSet;
 use std::fs;
-
-/// The commands, as the help lists them.
-fn commands() -> Vec<String> {
-    let help = colibri(&["--help"]).stdout;
-    let list =
-        help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
-    let first = |line: &str| line.split_whitespace().next().unwrap().to_owned();
-    let commands: Vec<String> =
-        list.filter(|line| line.starts_with("  ") && !line.starts_with("   ")).map(first).collect();
-    assert!(commands.len() >= 7, "{commands:?}");
-    commands
-}
 
 /// The long flags in a text.
 fn flags(text: &str) -> BTreeSet<String> {

@@ -47,7 +47,7 @@ fn rows(place: &Path) -> Vec<Row> {
     vec![
         row("model", json!([path("model")]), Seen::In("model")),
         row_of(
-            &["inspect"],
+            &["inspect", "doctor"],
             "model",
             json!([path("model")]),
             Seen::That(|without, with| without.good()["model"] != with.good()["model"]),
@@ -133,6 +133,7 @@ fn calls(place: &Path) -> Vec<(&'static str, Call)> {
         ("trace", call(&["trace", "Once", "--out", &out, "--layers", "1"], &["trace", "--out", &out])),
         ("verify", call(&["verify", "--checked", "Once"], &["verify"])),
         ("inspect", call(&["inspect"], &["inspect", "--model", "absent"])),
+        ("doctor", call(&["doctor", "--no-measure"], &["doctor", "--missing", "--model", "absent"])),
         ("config", call(&["config", "run"], &["config", "abacus"])),
         ("render", call(&["render", &chat], &["render", "absent.json"])),
         ("tokenize", call(&["tokenize", "Once"], &["tokenize", "--decode", "abacus"])),
