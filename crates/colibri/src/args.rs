@@ -1,5 +1,6 @@
 //! The command line: every flag with its unit, range and default. Knows no model; what flags mean together is decided
 //! where they are used.
+mod chat;
 mod doctor;
 mod messages;
 mod sampling;
@@ -8,6 +9,7 @@ mod text;
 
 use crate::errors::EXIT_CODES;
 use crate::values;
+pub(crate) use chat::{ChatArgs, SpeechArgs};
 use clap::{Args, Parser, Subcommand};
 pub(crate) use doctor::DoctorArgs;
 use memory::CacheSize;
@@ -62,6 +64,9 @@ pub(crate) enum Command {
     /// Continue a text; control tokens of the answer are left out of it (--json lists all ids)
     #[command(after_help = EXIT_CODES)]
     Run(RunArgs),
+    /// Hold a conversation; /help in it lists what can be entered besides texts
+    #[command(after_help = EXIT_CODES)]
+    Chat(ChatArgs),
     /// Write the logits of every position to a file
     #[command(after_help = EXIT_CODES)]
     Logits(LogitsArgs),
@@ -99,6 +104,7 @@ impl Command {
     pub(crate) fn json(&self) -> bool {
         match self {
             Command::Run(args) => args.output.json,
+            Command::Chat(args) => args.output.json,
             Command::Logits(args) => args.output.json,
             Command::Trace(args) => args.output.json,
             Command::Verify(args) => args.output.json,
@@ -115,6 +121,7 @@ impl Command {
     pub(crate) fn models(&self) -> &[PathBuf] {
         match self {
             Command::Run(args) => &args.model.model,
+            Command::Chat(args) => &args.model.model,
             Command::Logits(args) => &args.model.model,
             Command::Trace(args) => &args.model.model,
             Command::Verify(args) => &args.model.model,
@@ -130,6 +137,7 @@ impl Command {
     pub(crate) fn engine(&self) -> Option<&EngineArgs> {
         match self {
             Command::Run(args) => Some(&args.engine),
+            Command::Chat(args) => Some(&args.engine),
             Command::Logits(args) => Some(&args.engine),
             Command::Trace(args) => Some(&args.engine),
             Command::Verify(args) => Some(&args.engine),
@@ -149,8 +157,17 @@ impl Command {
 pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) prompt: PromptArgs,
+    /// Answer the text as one turn of a chat: what the model thinks goes to standard error, what it answers to standard
+    /// output. An answer may be as long as the context holds, unless --max-tokens or the model say less
+    #[arg(long, help_heading = "Conversation", conflicts_with_all = ["ids", "ignore_eos"])]
+    pub(crate) chat: bool,
+    #[command(flatten)]
+    pub(crate) speech: SpeechArgs,
     #[command(flatten)]
     pub(crate) sampling: SamplingArgs,
+    /// Go on after a token that ends the text
+    #[arg(long, help_heading = SAMPLING_HEADING)]
+    pub(crate) ignore_eos: bool,
     /// With --json: the log-probability of every token of the answer, and the N likeliest tokens with theirs, 0 to 20. They are
     /// the model's own, before any other flag has changed them [default: none]
     #[arg(

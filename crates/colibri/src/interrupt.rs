@@ -13,6 +13,8 @@ static STOPPABLE: AtomicBool = AtomicBool::new(false);
 static CANCEL: AtomicBool = AtomicBool::new(false);
 /// The file that is not whole yet.
 static UNFINISHED: Mutex<Option<PathBuf>> = Mutex::new(None);
+/// What puts a terminal back in order.
+static RESTORE: Mutex<Option<Box<dyn Fn() + Send>>> = Mutex::new(None);
 
 /// Listens from now on.
 ///
@@ -21,6 +23,9 @@ static UNFINISHED: Mutex<Option<PathBuf>> = Mutex::new(None);
 pub(crate) fn listen(json: bool) -> Result<(), ctrlc::Error> {
     ctrlc::set_handler(move || {
         if !STOPPABLE.load(Ordering::SeqCst) {
+            if let Some(restore) = &*RESTORE.lock().unwrap_or_else(PoisonError::into_inner) {
+                restore();
+            }
             say("cancelled", "interrupted", json);
             end();
         }
@@ -37,6 +42,39 @@ pub(crate) fn listen(json: bool) -> Result<(), ctrlc::Error> {
 pub(crate) fn stoppable() -> &'static AtomicBool {
     STOPPABLE.store(true, Ordering::SeqCst);
     &CANCEL
+}
+
+/// Nothing goes on that could be stopped: Ctrl-C ends the program.
+pub(crate) fn at_rest() {
+    STOPPABLE.store(false, Ordering::SeqCst);
+    CANCEL.store(false, Ordering::SeqCst);
+}
+
+/// While it lives, the first Ctrl-C only sets its flag; afterwards the program is [`at_rest`].
+pub(crate) struct Stoppable(&'static AtomicBool);
+
+impl Stoppable {
+    /// From now on.
+    pub(crate) fn begin() -> Self {
+        at_rest();
+        Stoppable(stoppable())
+    }
+
+    /// Set by the first Ctrl-C.
+    pub(crate) fn flag(&self) -> &'static AtomicBool {
+        self.0
+    }
+}
+
+impl Drop for Stoppable {
+    fn drop(&mut self) {
+        at_rest();
+    }
+}
+
+/// Calls this before the program is ended while nothing goes on: somebody's line may be in an editor.
+pub(crate) fn restore_with(restore: impl Fn() + Send + 'static) {
+    *RESTORE.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(restore));
 }
 
 /// The place of the path to remove if the program ends now. Who creates, names or removes that file holds it

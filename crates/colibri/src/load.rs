@@ -172,14 +172,7 @@ pub(crate) fn prompt_by<T: Borrow<Tiktoken>>(
 ) -> Result<Vec<u32>, Failure> {
     let ids = match (&args.ids, &args.prompt) {
         (Some(ids), _) => ids.0.clone(),
-        (None, Some(text)) => {
-            let text = if text == "-" {
-                standard_input("the prompt", "convert it, or give --ids")?
-            } else {
-                text.clone()
-            };
-            tokenizer()?.borrow().encode(&[Segment::Text(&text)])?
-        }
+        (None, Some(_)) => tokenizer()?.borrow().encode(&[Segment::Text(&text(args)?)])?,
         (None, None) => {
             return Err(Failure::Usage(
                 "nothing to start from: give a text, `-` to read it from standard input, or --ids".into(),
@@ -195,6 +188,17 @@ pub(crate) fn prompt_by<T: Borrow<Tiktoken>>(
             Err(Failure::Usage("the prompt is empty: at least one token is needed".into()))
         }
         None => Ok(ids),
+    }
+}
+
+/// The text that was given.
+pub(crate) fn text(args: &PromptArgs) -> Result<String, Failure> {
+    match &args.prompt {
+        Some(text) if text == "-" => standard_input("the prompt", "convert it, or give --ids"),
+        Some(text) => Ok(text.clone()),
+        None => Err(Failure::Usage(
+            "nothing to answer: give a text, or `-` to read it from standard input".into(),
+        )),
     }
 }
 

@@ -1,5 +1,6 @@
 //! The program: reads the command line, runs one command, says what went wrong. All work is done in the libraries.
 mod args;
+mod chat;
 mod commands;
 mod comparison;
 mod deep;
@@ -16,6 +17,9 @@ mod partial;
 mod progress;
 mod report;
 mod sampling;
+#[cfg(test)]
+#[path = "../../../tests/seeds.rs"]
+mod seeds_of_tests;
 mod settings;
 mod target;
 mod tensor_file;
@@ -55,6 +59,7 @@ fn execute(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
     match command {
         Command::Run(args) => commands::run::run(args),
+        Command::Chat(args) => commands::chat::run(args),
         Command::Logits(args) => commands::logits::run(args),
         Command::Trace(args) => commands::trace::run(args),
         Command::Verify(args) => commands::verify::run(args),

@@ -66,6 +66,11 @@ impl Settings {
         }
     }
 
+    /// Tokens are chosen in another way from now on.
+    pub(crate) fn choose(&mut self, decoding: Decoding) {
+        self.decoding = Some(decoding);
+    }
+
     /// For people: `name value` pairs, with the flags' spelling of names, in lines that fit so many columns.
     fn lines(&self, columns: usize) -> String {
         let value = serde_json::to_value(self).unwrap_or_default();

@@ -36,7 +36,7 @@ pub(crate) struct Decoding {
     #[serde(serialize_with = "decimal")]
     min_p: f32,
     /// None where nothing is drawn.
-    seed: Option<u64>,
+    pub(crate) seed: Option<u64>,
     /// Texts that end the answer.
     pub(crate) stop: Vec<String>,
     ignore_eos: bool,
@@ -89,18 +89,32 @@ impl Decoding {
 /// Tokens of an answer where neither flag nor model says how many.
 const MAX_TOKENS: u32 = 256;
 
-/// Flags and the model's defaults together.
+/// Flags and the model's defaults together; with `ignore_eos` no token ends the text.
 ///
 /// # Errors
 /// A flag without effect, or a default that is none.
-pub(crate) fn decoding(args: &SamplingArgs, model: &Model) -> Result<Decoding, Failure> {
-    combined(args, model).map_err(|failure| match failure {
+pub(crate) fn decoding(args: &SamplingArgs, ignore_eos: bool, model: &Model) -> Result<Decoding, Failure> {
+    combined(args, ignore_eos, model).map_err(|failure| match failure {
         Failure::Config(_) => failure.within(&model.places[0]),
         other => other,
     })
 }
 
-fn combined(args: &SamplingArgs, model: &Model) -> Result<Decoding, Failure> {
+/// The same for the answers of a conversation, which end with these ids. Without a word about it they may be as long as the
+/// context holds: unlike a text, an answer comes to its end.
+///
+/// # Errors
+/// As above.
+pub(crate) fn of_chat(args: &SamplingArgs, model: &Model, ends: &[u32]) -> Result<Decoding, Failure> {
+    let mut decoding = Decoding { stop_ids: ends.to_vec(), ..decoding(args, false, model)? };
+    let limits = Defaults(model.checkpoint.generation_config());
+    if args.max_tokens.is_none() && limits.get("max_new_tokens").is_none() {
+        decoding.max_tokens = model.family.config.context;
+    }
+    Ok(decoding)
+}
+
+fn combined(args: &SamplingArgs, ignore_eos: bool, model: &Model) -> Result<Decoding, Failure> {
     let defaults = Defaults(model.checkpoint.generation_config());
     let (temperature, origin) = match args.temperature {
         Some(temperature) => (temperature, "--temperature 0"),
@@ -110,7 +124,7 @@ fn combined(args: &SamplingArgs, model: &Model) -> Result<Decoding, Failure> {
             (temperature, "temperature 0 of the model's generation_config.json")
         }
     };
-    let stop_ids = if args.ignore_eos { Vec::new() } else { stop_ids(model)? };
+    let stop_ids = if ignore_eos { Vec::new() } else { stop_ids(model)? };
     let mut decoding = Decoding {
         max_tokens: args
             .max_tokens
@@ -131,7 +145,7 @@ fn combined(args: &SamplingArgs, model: &Model) -> Result<Decoding, Failure> {
         min_p: 0.0,
         seed: None,
         stop: args.stop.clone(),
-        ignore_eos: args.ignore_eos,
+        ignore_eos,
         stop_ids,
         logprobs: None,
     };

@@ -13,11 +13,17 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// Looks at the place before any work is done. A link is followed: what it leads to is the place.
+    /// The place that --out names; see [`named`](Self::named).
     pub(crate) fn new(out: &Path, models: &[PathBuf]) -> Result<Self, Failure> {
-        let file = place("--out", out, models)?;
+        Target::named("--out", out, models)
+    }
+
+    /// Looks at the place that a flag or order names before any work is done. A link is followed: what it leads to is the
+    /// place.
+    pub(crate) fn named(flag: &str, out: &Path, models: &[PathBuf]) -> Result<Self, Failure> {
+        let file = place(flag, out, models)?;
         let (Some(folder), Some(name)) = (file.parent(), file.file_name()) else {
-            return Err(Failure::Usage(format!("--out {}: {NOT_A_FILE}", out.display())));
+            return Err(Failure::Usage(format!("{flag} {}: {NOT_A_FILE}", out.display())));
         };
         let mut hidden = OsString::from(".");
         hidden.push(name);

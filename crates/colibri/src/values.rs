@@ -4,6 +4,7 @@ use engine::sampler::{BIAS_MAX, LOGPROBS_MAX, PENALTY_MAX, REPETITION_MAX, REPET
 use models::Dense;
 use ops::Activations;
 use std::ops::RangeInclusive;
+use text::chat::Effort;
 
 /// Numbers with commas between them.
 #[derive(Clone, Debug)]
@@ -159,6 +160,11 @@ pub(crate) fn dense(text: &str) -> Result<DenseChoice, String> {
     }
     let found = Dense::ALL.into_iter().find(|d| d.name() == text);
     found.map(|d| DenseChoice(Some(d))).ok_or_else(|| "expected auto, bf16, int8 or int4".into())
+}
+
+/// By name.
+pub(crate) fn effort(text: &str) -> Result<Effort, String> {
+    Effort::named(text).ok_or_else(|| "expected low, high or max".into())
 }
 
 /// By name.

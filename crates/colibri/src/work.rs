@@ -37,6 +37,12 @@ impl Demand {
         self
     }
 
+    /// Something about it is worth a word.
+    pub(crate) fn noting(mut self, note: &str) -> Self {
+        self.notes.push(note.to_owned());
+        self
+    }
+
     /// The command keeps so many bytes more.
     pub(crate) fn holding(mut self, what: &str, bytes: u64) -> Self {
         self.held.push((what.to_owned(), bytes));

@@ -76,7 +76,7 @@ impl Limits {
 }
 
 /// Longest context that is planned without being asked for.
-const DEFAULT_CONTEXT_MAX: u32 = 8192;
+pub const DEFAULT_CONTEXT_MAX: u32 = 8192;
 
 /// Shortest context that is planned without being asked for.
 const CONTEXT_LEAST: u32 = 256;

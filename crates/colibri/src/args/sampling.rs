@@ -9,7 +9,8 @@ pub(crate) const HEADING: &str = "Sampling (defaults: the model's generation_con
 #[derive(Debug, Args)]
 #[command(next_help_heading = HEADING)]
 pub(crate) struct SamplingArgs {
-    /// Tokens to generate, at most [default: the model's `max_new_tokens`, else 256]
+    /// Tokens to generate, at most [default: the model's `max_new_tokens`, else 256, in a
+    /// chat what the context holds]
     #[arg(long, value_name = "N", value_parser = values::count, allow_negative_numbers = true)]
     pub(crate) max_tokens: Option<u32>,
     /// Add to the logits of tokens, by id, -100 to 100, such as 5=2.5,17=-100; may be repeated [default: none]
@@ -43,7 +44,4 @@ pub(crate) struct SamplingArgs {
     /// End the answer before this text, which is not printed; may be repeated [default: none]
     #[arg(long, value_name = "STRING", allow_hyphen_values = true)]
     pub(crate) stop: Vec<String>,
-    /// Go on after a token that ends the text
-    #[arg(long)]
-    pub(crate) ignore_eos: bool,
 }

@@ -1,5 +1,6 @@
 //! `colibri run`: continues a text, token by token.
 use crate::args::RunArgs;
+use crate::commands::chat;
 use crate::errors::{Failure, INTERRUPTED};
 use crate::report::{self, Pace};
 use crate::sampling::Decoding;
@@ -14,14 +15,18 @@ use text::{StopStrings, StreamDecoder, Tiktoken, Tokenizer};
 
 /// Runs it.
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
-    let model = load::open(&args.model)?;
     if args.logprobs.is_some() && !args.output.json {
         return Err(Failure::Usage(
             "--logprobs has no effect without --json, which prints them: add --json or leave --logprobs away"
                 .into(),
         ));
     }
-    let decoding = sampling::decoding(&args.sampling, &model)?.with_logprobs(args.logprobs);
+    if args.chat {
+        return chat::once(args);
+    }
+    args.speech.refuse_idle()?;
+    let model = load::open(&args.model)?;
+    let decoding = sampling::decoding(&args.sampling, args.ignore_eos, &model)?.with_logprobs(args.logprobs);
     let tokenizer = load::tokenizer(&model)?;
     let prompt = load::prompt_by(&args.prompt, &model, || Ok(&tokenizer))?;
     let request = load::request(&args.engine, None, 1);

@@ -6,7 +6,7 @@ use std::any::TypeId;
 
 /// Flags that belong to one call: what goes in, where the results go, and what is to be done. They are given anew each
 /// time, because a forgotten line in a file must not choose them. All other flags are settings.
-const PER_CALL: [&str; 15] = [
+const PER_CALL: [&str; 17] = [
     "ids",
     "inputs",
     "layers",
@@ -22,6 +22,8 @@ const PER_CALL: [&str; 15] = [
     "path",
     "template",
     "all",
+    "chat",
+    "load",
 ];
 /// Flags that say where settings come from.
 const SOURCES: [&str; 2] = ["config", "no-config"];

@@ -3,7 +3,7 @@
 use super::catalog::{CommandSettings, Kind, Setting};
 use super::file::Entry;
 use super::origin::{Origin, Origins};
-use super::rules::{IDLE, Idle};
+use super::rules::{IDLE, Idle, NEEDING, Needing};
 use crate::errors::Failure;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command};
@@ -78,6 +78,9 @@ impl Rows {
         let row = |setting: &Setting| row(setting, &settings.name, Some(typed), entries);
         let mut rows = Rows(settings.settings.iter().map(row).collect());
         rows.rule_out_by_command_line(command, typed);
+        for rule in NEEDING.iter().filter(|rule| rule.command == settings.name) {
+            rows.rule_out_needing(rule, typed);
+        }
         rows.rule_out_each_other(command)?;
         for rule in IDLE {
             rows.rule_out_idle(rule);
@@ -122,6 +125,20 @@ impl Rows {
                 let name =
                     other.get_long().map_or_else(|| other.get_id().to_string(), |name| format!("--{name}"));
                 row.rule_out(name);
+            }
+        }
+    }
+
+    /// What has no effect on this call.
+    fn rule_out_needing(&mut self, rule: &Needing, typed: &ArgMatches) {
+        // A definition without the flag, as tests have, knows no such rule.
+        let known = typed.try_contains_id(rule.flag).is_ok();
+        if !known || typed.value_source(rule.flag) == Some(ValueSource::CommandLine) {
+            return;
+        }
+        for row in &mut self.0 {
+            if rule.settings.contains(&row.setting.name.as_str()) && row.origin.is_told() {
+                row.rule_out(format!("the absence of --{}", rule.flag));
             }
         }
     }

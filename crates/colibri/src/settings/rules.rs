@@ -21,6 +21,20 @@ fn is_false(value: &str) -> bool {
     value == "false"
 }
 
+/// Settings that have no effect on a command without a flag of the call.
+pub(crate) struct Needing {
+    /// The command ...
+    pub(crate) command: &'static str,
+    /// ... the flag ...
+    pub(crate) flag: &'static str,
+    /// ... and the settings.
+    pub(crate) settings: &'static [&'static str],
+}
+
+/// All of them.
+pub(crate) const NEEDING: &[Needing] =
+    &[Needing { command: "run", flag: "chat", settings: &["system", "effort", "no-think", "thinking"] }];
+
 fn is_zero(value: &str) -> bool {
     value.parse() == Ok(0.0_f32)
 }

@@ -1,4 +1,7 @@
 //! The program as its users meet it: real processes, real files, what comes out on each stream.
+mod chat;
+#[cfg(unix)]
+mod chat_terminal;
 mod common;
 mod config;
 mod doctor;

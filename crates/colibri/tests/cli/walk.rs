@@ -101,7 +101,28 @@ fn rows(place: &Path) -> Vec<Row> {
         // They do nothing of which a log could tell.
         row_of(&["completions", "man"], "log-level", json!("loud"), Seen::Refusal),
         row("log-file", path("log"), Seen::File),
+        row("system", json!("Be kind."), Seen::That(other_prompt)),
+        row("effort", json!("low"), Seen::That(other_prompt)),
+        row("no-think", json!(true), Seen::That(other_prompt)),
+        row(
+            "thinking",
+            json!("show"),
+            Seen::That(|without, with| {
+                let thought = without.good()["reasoning"].as_str().unwrap().to_owned();
+                !without.stderr.contains(&thought) && with.stderr.contains(&thought)
+            }),
+        ),
+        // It is kept at a terminal only, where other tests look.
+        row("no-history", json!("perhaps"), Seen::Refusal),
     ]
+}
+
+/// Settings of a conversation, which act on `run` where it is one.
+const OF_CHATS: [&str; 4] = ["system", "effort", "no-think", "thinking"];
+
+/// Whether the ids before the answer differ.
+fn other_prompt(without: &Answer, with: &Answer) -> bool {
+    without.good()["prompt_ids"] != with.good()["prompt_ids"]
 }
 
 /// How many ids an answer has.
@@ -129,6 +150,8 @@ fn calls(place: &Path) -> Vec<(&'static str, Call)> {
     };
     vec![
         ("run", call(&["run", "Once"], &["run"])),
+        ("run --chat", call(&["run", "--chat", "Once"], &["run", "--chat"])),
+        ("chat", call(&["chat"], &["chat", "--load", "absent"])),
         ("logits", call(&["logits", "Once", "--out", &out], &["logits", "--out", &out])),
         ("trace", call(&["trace", "Once", "--out", &out, "--layers", "1"], &["trace", "--out", &out])),
         ("verify", call(&["verify", "--checked", "Once"], &["verify"])),
@@ -202,7 +225,7 @@ fn run(
     }
     fs::write(&file, text).unwrap();
     command.args(&arguments[1..]).env("COLIBRI_CONFIG", &file).current_dir(folder.path());
-    answer_of(command, "")
+    answer_of(command, if arguments[0] == "chat" { "Once\n" } else { "" })
 }
 
 fn texts(value: &Value) -> Vec<String> {
@@ -228,6 +251,7 @@ fn settings() -> Vec<(String, Vec<String>)> {
 
 /// A setting of a command on its way.
 struct Step<'a> {
+    /// With `--chat` where the setting needs it.
     command: &'a str,
     call: &'a Call,
     row: &'a Row,
@@ -241,33 +265,39 @@ fn every_setting_shows_and_acts_or_is_refused_from_every_layer() {
     let all = settings();
     let mut steps = Vec::new();
     for (command, names) in &all {
-        let call = calls.iter().find(|(name, _)| name == command);
-        let (_, call) = call.unwrap_or_else(|| panic!("tests/cli/walk.rs has no call of `{command}`"));
         for name in names {
+            let needs_chat = command == "run" && OF_CHATS.contains(&name.as_str());
+            let called = if needs_chat { "run --chat" } else { command };
+            let call = calls.iter().find(|(name, _)| *name == called);
+            let (called, call) =
+                call.unwrap_or_else(|| panic!("tests/cli/walk.rs has no call of `{called}`"));
             let row = rows.iter().filter(|row| row.name == name);
             let row = row.filter(|row| row.commands.is_empty() || row.commands.contains(&command.as_str()));
             let row = row.max_by_key(|row| row.commands.len());
             let row =
                 row.unwrap_or_else(|| panic!("tests/cli/walk.rs has no row for --{name} of `{command}`"));
-            steps.push(Step { command, call, row });
+            steps.push(Step { command: called, call, row });
         }
     }
     for row in &rows {
         assert!(steps.iter().any(|step| std::ptr::eq(step.row, row)), "{} is no setting any more", row.name);
     }
-    for (command, _) in &all {
-        shows(command, &steps);
+    for (command, _) in &calls {
+        // They exclude each other.
+        shows(command, &steps, "effort");
+        shows(command, &steps, "no-think");
     }
     side_by_side(&steps);
 }
 
-/// `colibri config` shows every value of a command with its origin.
-fn shows(command: &str, steps: &[Step<'_>]) {
-    let steps =
-        steps.iter().filter(|step| step.command == command && !matches!(step.row.seen, Seen::Refusal));
+/// `colibri config` shows every value of a command with its origin, one setting left out.
+fn shows(command: &str, steps: &[Step<'_>], without: &str) {
+    let steps = steps.iter().filter(|step| step.command == command && step.row.name != without);
+    let steps = steps.filter(|step| !matches!(step.row.seen, Seen::Refusal));
     let settings: Vec<(&str, &Value)> = steps.map(|step| (step.row.name, &step.row.value)).collect();
+    let words: Vec<String> = command.split(' ').map(str::to_owned).collect();
     for layer in LAYERS {
-        let shown = run(&["config", "--json"], &[command.to_owned()], "", &settings, layer).good();
+        let shown = run(&["config", "--json"], &words, "", &settings, layer).good();
         for (name, value) in &settings {
             let row = &shown["settings"][name];
             assert_eq!((&row["value"], &row["origin"]), (*value, &json!(layer.name())), "{command} --{name}");
@@ -319,7 +349,7 @@ fn acts(step: &Step<'_>, layer: Layer) -> Result<(), String> {
         }
         Seen::File => {
             let path = PathBuf::from(row.value.as_str().unwrap());
-            let path = path.with_extension(step.command);
+            let path = path.with_extension(step.command.replace(' ', ""));
             let value = json!(text_of(&path));
             let answer = run(&[], &call.works, BASE, &[(row.name, &value)], layer);
             (answer.code == 0 && path.is_file()).then_some(()).ok_or_else(|| said(&answer))

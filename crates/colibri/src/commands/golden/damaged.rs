@@ -4,15 +4,12 @@ use super::{compare_all, load};
 use crate::args::{Arguments, Command, VerifyArgs};
 use crate::comparison::Comparison;
 use crate::errors::Failure;
+use crate::seeds_of_tests::{Random, seeds};
 use clap::Parser as _;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
-
-#[path = "../../../../../tests/seeds.rs"]
-mod seeds_of_tests;
-use seeds_of_tests::{Random, seeds};
 
 /// A tensor to spoil.
 #[derive(Clone)]
