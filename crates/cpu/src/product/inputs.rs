@@ -7,7 +7,7 @@
 
 use crate::level::Level;
 use crate::simd::matrix::{
-    COLUMNS, Codes, FLOATS, Form, GROUPS, Kernel, MANY, Machine, Planes, WORDS, column_of_step,
+    COLUMNS, Codes, FLOATS, Form, GROUPS, Kernel, MANY_INTEGERS, Machine, Planes, WORDS, column_of_step,
     group_of_lane, run,
 };
 use ops::packing::{GROUP, activations};
@@ -33,9 +33,9 @@ impl Shape {
         let form = match (packing, activations) {
             (Packing::F32 | Packing::Bf16, _) => Form::Floats,
             (_, Activations::Exact) => Form::Transposed,
-            (_, Activations::Int15) if rows < MANY => Form::Int15Planes,
+            (_, Activations::Int15) if rows < MANY_INTEGERS => Form::Int15Planes,
             (_, Activations::Int15) => Form::Int15Words,
-            (_, Activations::Int8) if rows < MANY => Form::Int8Planes,
+            (_, Activations::Int8) if rows < MANY_INTEGERS => Form::Int8Planes,
             (_, Activations::Int8) => Form::Int8Words,
         };
         Shape { level, form, rows, cols }

@@ -8,7 +8,7 @@
 use super::format::{Format, Padded};
 use super::machine::Machine;
 use super::meetings::{FLOATS, exact_code, exact_scales};
-use super::{COLUMNS, GROUPS, Job, Kernel};
+use super::{Ahead, COLUMNS, GROUPS, Job, Kernel};
 use std::marker::PhantomData;
 
 /// All rows of a job, input after input.
@@ -36,10 +36,15 @@ impl<F: Format> Kernel for FewExact<F> {
             let mut row = 0;
             // SAFETY: all rows and inputs are within the job, which `new` was promised.
             unsafe {
-                if M::MANY_REGISTERS {
+                if M::MANY_REGISTERS && !F::MULTIPLIED {
                     while row + 4 <= job.rows {
                         some_rows::<M, F, 4>(m, &job, row, input);
                         row += 4;
+                    }
+                } else if M::MANY_REGISTERS {
+                    while row + 2 <= job.rows {
+                        some_rows::<M, F, 2>(m, &job, row, input);
+                        row += 2;
                     }
                 }
                 while row < job.rows {
@@ -61,6 +66,7 @@ unsafe fn some_rows<M: Machine, F: Format, const N: usize>(m: M, job: &Job, row:
     let mut lanes = [[m.zeros(); 4]; N];
     // SAFETY: all places are inside the job. What is asked for in advance may lie outside.
     unsafe {
+        let ahead = Ahead::new(N, job.code_row);
         let mut input_block = job.inputs.add(input * job.input_row);
         for (block, start) in (0..job.cols).step_by(COLUMNS).enumerate() {
             let cols = (job.cols - start).min(COLUMNS);
@@ -68,9 +74,9 @@ unsafe fn some_rows<M: Machine, F: Format, const N: usize>(m: M, job: &Job, row:
             for (n, (codes, scales)) in weights.iter_mut().enumerate() {
                 *codes = job.codes.add((row + n) * job.code_row + block * F::BLOCK_BYTES);
                 *scales = job.scales.add((row + n) * job.scale_row + block * F::SCALE_BYTES * GROUPS);
+                let distance = ahead.at(block * F::BLOCK_BYTES);
                 for line in 0..F::BLOCK_BYTES / 64 {
-                    // The same columns of the rows that come next.
-                    m.prefetch(codes.wrapping_add(N * job.code_row + 64 * line));
+                    m.prefetch(codes.wrapping_add(distance + 64 * line));
                 }
             }
             if cols == COLUMNS {

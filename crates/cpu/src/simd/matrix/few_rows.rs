@@ -11,7 +11,7 @@
 
 use super::format::{Format, Padded};
 use super::machine::{Codes, Machine};
-use super::{COLUMNS, GROUPS, Job, Kernel};
+use super::{Ahead, COLUMNS, GROUPS, Job, Kernel};
 use std::marker::PhantomData;
 
 /// Bytes of a plane: one byte for every second column of a block, or a word for every fourth.
@@ -78,12 +78,17 @@ unsafe fn all_rows<M: Machine, F: Format, const HALVES: bool, const T: usize>(m:
     let mut row = 0;
     // SAFETY: these rows are in the job.
     unsafe {
-        while row + 2 <= job.rows {
-            some_rows::<M, F, HALVES, 2, T>(m, job, row, input);
-            row += 2;
+        // Two rows share what they load of two inputs, if their sums fit into registers. For one input a single stream
+        // of weights is faster.
+        if T == 2 && !F::MULTIPLIED {
+            while row + 2 <= job.rows {
+                some_rows::<M, F, HALVES, 2, T>(m, job, row, input);
+                row += 2;
+            }
         }
-        if row < job.rows {
+        while row < job.rows {
             some_rows::<M, F, HALVES, 1, T>(m, job, row, input);
+            row += 1;
         }
     }
 }
@@ -121,11 +126,12 @@ unsafe fn some_rows<M: Machine, F: Format, const HALVES: bool, const N: usize, c
         for (t, place) in inputs.iter_mut().enumerate() {
             *place = job.inputs.add((input + t) * job.input_row);
         }
-        for _ in 0..whole {
+        let ahead = Ahead::new(N, job.code_row);
+        for at in 0..whole {
+            let distance = ahead.at(at * F::BLOCK_BYTES);
             for weight in &mut weights {
                 for line in 0..F::BLOCK_BYTES / 64 {
-                    // The same columns of the rows that come next.
-                    m.prefetch(weight.codes.wrapping_add(N * job.code_row + 64 * line));
+                    m.prefetch(weight.codes.wrapping_add(distance + 64 * line));
                 }
             }
             block::<M, F, HALVES, N, T>(m, table, &weights, &inputs, &mut lanes);

@@ -1,5 +1,10 @@
 //! Kernels of matrix products, written once for machines of different widths. They follow pointers; `crate::product`
 //! checks all ranges before it calls them. They know no tensor and no thread.
+#![expect(
+    clippy::inline_always,
+    reason = "what is not inlined is not compiled for the machine's instructions"
+)]
+
 mod dispatch;
 mod few_exact;
 mod few_rows;
@@ -33,8 +38,10 @@ use tiles::Tiles;
 
 /// Groups in a block of the numerics contract: one for each of its 16 lanes.
 pub(crate) const GROUPS: usize = 16;
-/// From this number of inputs on, weights are decoded once for all of them.
-pub(crate) const MANY: usize = 3;
+/// From this number of inputs on, integers meet weights that were decoded once for all of them.
+pub(crate) const MANY_INTEGERS: usize = 5;
+/// The same for f32.
+const MANY_FLOATS: usize = 3;
 /// Columns in a block.
 pub(crate) const COLUMNS: usize = 512;
 
@@ -72,6 +79,35 @@ pub(crate) struct Job {
     pub(crate) out: *mut f32,
     /// Numbers (not bytes) from what a weight row gives for an input to what it gives for the next.
     pub(crate) out_row: usize,
+}
+
+/// Bytes of weights that are asked for before they are needed: as many as the memory sends while it answers.
+const AHEAD: usize = 8192;
+
+/// How far ahead of the present place in a weight row memory is asked for, if some rows are read side by side and then
+/// the same number of further rows.
+#[derive(Clone, Copy)]
+struct Ahead {
+    /// Bytes from there on belong to the rows that come next.
+    turn: usize,
+    /// The distance before that place, and from there on.
+    distances: [usize; 2],
+}
+
+impl Ahead {
+    fn new(rows: usize, row_bytes: usize) -> Self {
+        let row_bytes = row_bytes.max(1);
+        let in_row = AHEAD / rows;
+        let other_rows = (rows - 1) * row_bytes;
+        let distance = in_row + in_row / row_bytes * other_rows;
+        Ahead { turn: row_bytes - in_row % row_bytes, distances: [distance, distance + other_rows] }
+    }
+
+    /// The distance at a place in a row.
+    #[inline(always)]
+    fn at(self, place: usize) -> usize {
+        self.distances[usize::from(place >= self.turn)]
+    }
 }
 
 /// Weight rows.
@@ -147,7 +183,7 @@ unsafe fn packed<F: Format>(level: Level, form: Form, job: Job) {
             Form::Int15Planes => run(level, FewRows::<F, true>::new(job)),
             Form::Int8Planes => run(level, FewRows::<F, false>::new(job)),
             Form::Int15Words | Form::Int8Words => run(level, Tiles::<Integers<F>>::new(job)),
-            Form::Transposed if job.count < MANY => run(level, FewExact::<F>::new(job)),
+            Form::Transposed if job.count < MANY_FLOATS => run(level, FewExact::<F>::new(job)),
             Form::Transposed => run(level, Tiles::<Exact<F>>::new(job)),
             Form::Floats => panic!("packed weights meet {form:?}"),
         }
@@ -160,7 +196,7 @@ unsafe fn floats<W: Number>(level: Level, form: Form, job: Job) {
     // SAFETY: the caller promised what the kernels ask for.
     unsafe {
         match form {
-            Form::Floats if job.count < MANY => run(level, FewFloats::<W>::new(job)),
+            Form::Floats if job.count < MANY_FLOATS => run(level, FewFloats::<W>::new(job)),
             Form::Floats => run(level, Tiles::<Floats<W>>::new(job)),
             _ => panic!("float weights meet {form:?}"),
         }
