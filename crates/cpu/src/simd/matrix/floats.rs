@@ -7,7 +7,7 @@
 
 use super::machine::Machine;
 use super::tiles::Meeting;
-use super::{COLUMNS, GROUPS, Job, Kernel};
+use super::{Ahead, COLUMNS, GROUPS, Job, Kernel};
 use std::marker::PhantomData;
 
 /// How a float weight is stored.
@@ -102,12 +102,6 @@ unsafe fn all_rows<M: Machine, W: Number, const T: usize>(m: M, job: &Job, input
     let mut row = 0;
     // SAFETY: these rows are in the job.
     unsafe {
-        if M::MANY_REGISTERS {
-            while row + 4 <= job.rows {
-                some_rows::<M, W, 4, T>(m, job, row, input);
-                row += 4;
-            }
-        }
         while row + 2 <= job.rows {
             some_rows::<M, W, 2, T>(m, job, row, input);
             row += 2;
@@ -129,6 +123,7 @@ unsafe fn some_rows<M: Machine, W: Number, const N: usize, const T: usize>(
 ) {
     let mut lanes = [[[m.zeros(); 4]; T]; N];
     let whole = job.cols / GROUPS;
+    let ahead = Ahead::new(N, job.code_row);
     // SAFETY: all places are inside the job. What is asked for in advance may lie outside.
     unsafe {
         let weights = job.codes.add(row * job.code_row);
@@ -137,8 +132,7 @@ unsafe fn some_rows<M: Machine, W: Number, const N: usize, const T: usize>(
             for n in 0..N {
                 let at = weights.add(n * job.code_row + block * GROUPS * W::BYTES);
                 if W::BYTES == 4 || block % 2 == 0 {
-                    // The same columns of the rows that come next.
-                    m.prefetch(at.wrapping_add(N * job.code_row));
+                    m.prefetch(at.wrapping_add(ahead.at(block * GROUPS * W::BYTES)));
                 }
                 one_block::<M, W, T>(m, at, inputs.add(block * 4 * GROUPS), job.input_row, &mut lanes[n]);
             }
@@ -187,6 +181,7 @@ unsafe fn one_block<M: Machine, W: Number, const T: usize>(
 pub(super) struct Floats<W>(PhantomData<W>);
 
 impl<W: Number> Meeting for Floats<W> {
+    const EIGHT_INPUTS: bool = false;
     const INPUT_BYTES: usize = 4 * COLUMNS;
     type Sum<M: Machine> = M::Float;
 

@@ -44,6 +44,7 @@ macro_rules! whole_block {
 }
 
 impl<F: Format> Meeting for Integers<F> {
+    const EIGHT_INPUTS: bool = true;
     const INPUT_BYTES: usize = WORDS + 4 * GROUPS;
     type Sum<M: Machine> = M::Wide;
 
@@ -140,6 +141,7 @@ unsafe fn decode_words<M: Machine, F: Format>(m: M, codes: *const u8, scales: *c
 pub(super) struct Exact<F>(PhantomData<F>);
 
 impl<F: Format> Meeting for Exact<F> {
+    const EIGHT_INPUTS: bool = false;
     const INPUT_BYTES: usize = FLOATS;
     type Sum<M: Machine> = M::Float;
 

@@ -13,15 +13,22 @@ use super::{COLUMNS, GROUPS, Job, Kernel};
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
-/// Weight rows of a tile: a multiple of 2, 3, 4 and 6.
+/// Weight rows of a tile: a multiple of 2, 3 and 6.
 const ROWS: usize = 12;
 /// Inputs that meet a tile before the next block is decoded.
 const BATCH: usize = 64;
+/// Tiles that meet the same block of the inputs, one after the other, while it is in the second cache.
+const TILES: usize = 4;
+/// Cache lines of a row that are asked for together with those of the other rows of a tile.
+const AT_ONCE: usize = 4;
 /// No tile has larger rows, in bytes.
 const TILE_ROW_MAX: usize = 4 * COLUMNS + 4 * GROUPS;
 
 /// How weights and inputs meet.
 pub(super) trait Meeting {
+    /// Whether 8 inputs and 3 weight rows meet at a time in 32 registers, or else 4 and 6: a first cache holds a tile
+    /// and as many inputs if neither are f32.
+    const EIGHT_INPUTS: bool;
     /// Bytes of a block of an input.
     const INPUT_BYTES: usize;
     /// Running sums of vectors.
@@ -89,30 +96,34 @@ impl<T: Meeting> Kernel for Tiles<T> {
     #[inline(always)]
     fn run<M: Machine>(self, m: M) {
         let mut memory = MaybeUninit::<Memory>::uninit();
+        let together = ROWS * TILES;
         for first in (0..self.job.count).step_by(BATCH) {
             let count = (self.job.count - first).min(BATCH);
-            for row in (0..self.job.rows).step_by(ROWS) {
-                let rows = (self.job.rows - row).min(ROWS);
+            for row in (0..self.job.rows).step_by(together) {
+                let rows = (self.job.rows - row).min(together);
                 // SAFETY: these rows and inputs are in the job, which `new` was promised.
-                unsafe { tile::<M, T>(m, &self.job, (row, rows), (first, count), memory.as_mut_ptr()) };
+                unsafe { some_tiles::<M, T>(m, &self.job, (row, rows), (first, count), memory.as_mut_ptr()) };
             }
         }
     }
 }
 
-/// A tile and the sums of all its rows and inputs.
+/// A tile, and the sums of all rows and inputs of some tiles.
 #[repr(C, align(64))]
 struct Memory {
     tile: [[u8; TILE_ROW_MAX]; ROWS],
-    lanes: [[[f32; GROUPS]; ROWS]; BATCH],
+    lanes: [TileLanes; TILES],
 }
+
+/// The sums of a tile.
+type TileLanes = [[[f32; GROUPS]; ROWS]; BATCH];
 
 /// All columns of some weight rows for some inputs.
 ///
 /// # Safety
 /// The rows and inputs must be in the job; `memory` is writable, and may be uninitialised.
 #[inline(always)]
-unsafe fn tile<M: Machine, T: Meeting>(
+unsafe fn some_tiles<M: Machine, T: Meeting>(
     m: M,
     job: &Job,
     (row, rows): (usize, usize),
@@ -121,37 +132,95 @@ unsafe fn tile<M: Machine, T: Meeting>(
 ) {
     // SAFETY: all places lie inside the job or the memory; lanes are zeroed and rows decoded before they are read.
     unsafe {
-        let (tile, lanes) =
-            ((&raw mut (*memory).tile).cast::<u8>(), (&raw mut (*memory).lanes).cast::<f32>());
-        lanes.write_bytes(0, count * ROWS * GROUPS);
-        let [code_bytes, scale_bytes] = T::block_bytes();
+        let tile = (&raw mut (*memory).tile).cast::<u8>();
+        let lanes = |t: usize| (&raw mut (*memory).lanes).cast::<TileLanes>().add(t).cast::<f32>();
+        let tiles = rows.div_ceil(ROWS);
+        for t in 0..tiles {
+            lanes(t).write_bytes(0, count * ROWS * GROUPS);
+        }
         for (block, start) in (0..job.cols).step_by(COLUMNS).enumerate() {
             let cols = (job.cols - start).min(COLUMNS);
-            for n in 0..ROWS {
-                // Rows that are not there are computed as the last one that is.
-                let r = row + n.min(rows - 1);
-                let codes = job.codes.add(r * job.code_row + block * code_bytes);
-                let scales = job.scales.wrapping_add(r * job.scale_row + block * scale_bytes);
-                // The same columns of the next tile.
-                for line in (0..code_bytes).step_by(64) {
-                    m.prefetch_later(codes.wrapping_add(ROWS * job.code_row + line));
-                }
-                T::decode(m, codes, scales, cols, tile.add(n * TILE_ROW_MAX));
-            }
             let inputs = job.inputs.add(first * job.input_row + block * T::INPUT_BYTES);
-            for part in 0..GROUPS / M::LANES {
-                meet_all::<M, T>(m, tile, (inputs, job.input_row), count, (part, T::steps(cols)), lanes);
+            for t in 0..tiles {
+                // Rows that are not there are computed as the last one that is.
+                let row_of = |n: usize| row + (t * ROWS + n).min(rows - 1);
+                decode::<M, T>(m, job, row_of, (block, cols), tile);
+                let next = if t + 1 < tiles { (t + 1, block) } else { (0, block + 1) };
+                let next = Next::new::<T>(job, row + next.0 * ROWS, next.1);
+                for part in 0..GROUPS / M::LANES {
+                    let part = (part, T::steps(cols));
+                    meet_all::<M, T>(m, tile, (inputs, job.input_row), count, part, lanes(t), next);
+                }
             }
         }
         for t in 0..count {
             for n in 0..rows {
+                let lanes = lanes(n / ROWS).add((t * ROWS + n % ROWS) * GROUPS);
                 let mut sums = [m.zeros(); 4];
                 for (part, sum) in sums.iter_mut().enumerate().take(GROUPS / M::LANES) {
-                    let at = lanes.add((t * ROWS + n) * GROUPS + part * M::LANES);
-                    *sum = T::ordered(m, m.load_floats(at));
+                    *sum = T::ordered(m, m.load_floats(lanes.add(part * M::LANES)));
                 }
                 *job.out.add((first + t) * job.out_row + row + n) = m.fold(sums);
             }
+        }
+    }
+}
+
+/// Brings a block of the rows of a tile into it.
+///
+/// # Safety
+/// The rows must be in the job, the tile writable.
+#[inline(always)]
+unsafe fn decode<M: Machine, T: Meeting>(
+    m: M,
+    job: &Job,
+    row_of: impl Fn(usize) -> usize,
+    (block, cols): (usize, usize),
+    tile: *mut u8,
+) {
+    let [code_bytes, scale_bytes] = T::block_bytes();
+    for n in 0..ROWS {
+        let row = row_of(n);
+        // SAFETY: the block lies in the job.
+        unsafe {
+            let codes = job.codes.add(row * job.code_row + block * code_bytes);
+            let scales = job.scales.wrapping_add(row * job.scale_row + block * scale_bytes);
+            T::decode(m, codes, scales, cols, tile.add(n * TILE_ROW_MAX));
+        }
+    }
+}
+
+/// The weights that the next tile is made of.
+#[derive(Clone, Copy)]
+struct Next {
+    first: *const u8,
+    code_row: usize,
+    /// Cache lines of a row.
+    lines: usize,
+}
+
+impl Next {
+    /// A block of the rows from `row` on, which need not be there.
+    #[inline(always)]
+    fn new<T: Meeting>(job: &Job, row: usize, block: usize) -> Self {
+        let code_bytes = T::block_bytes()[0];
+        let first = job.codes.wrapping_add(row * job.code_row + block * code_bytes);
+        Next { first, code_row: job.code_row, lines: code_bytes / 64 }
+    }
+
+    /// Asks for the lines that come due while inputs `from` to `to` of `count` meet the present tile. All lines of wide
+    /// weights at once would be more than a processor waits for at a time.
+    #[inline(always)]
+    fn ask<M: Machine>(self, m: M, from: usize, to: usize, count: usize) {
+        let all = ROWS * self.lines;
+        let due = match (self.lines <= AT_ONCE, from) {
+            (true, 0) => 0..all,
+            (true, _) => 0..0,
+            (false, _) => all * from / count..all * to / count,
+        };
+        for line in due {
+            let (row, line) = (line / self.lines, line % self.lines);
+            m.prefetch_later(self.first.wrapping_add(row * self.code_row + line * 64));
         }
     }
 }
@@ -168,19 +237,28 @@ unsafe fn meet_all<M: Machine, T: Meeting>(
     count: usize,
     part: (usize, usize),
     lanes: *mut f32,
+    next: Next,
 ) {
     let mut t = 0;
+    // Of several parts the first asks for all.
+    let ask = |t: usize, inputs: usize| {
+        if part.0 == 0 {
+            next.ask(m, t, t + inputs, count);
+        }
+    };
     // SAFETY: `t` and the inputs behind it are below `count`.
     unsafe {
         let at = |t: usize| (inputs.add(t * input_row), lanes.add(t * ROWS * GROUPS));
         if M::MANY_REGISTERS {
-            while t + 8 <= count {
+            while T::EIGHT_INPUTS && t + 8 <= count {
+                ask(t, 8);
                 let (inputs, lanes) = at(t);
                 meet_rows::<M, T, 3, 8>(m, tile, (inputs, input_row), part, lanes);
                 t += 8;
             }
         }
         while t + 4 <= count {
+            ask(t, 4);
             let (inputs, lanes) = at(t);
             if M::MANY_REGISTERS {
                 meet_rows::<M, T, 6, 4>(m, tile, (inputs, input_row), part, lanes);
@@ -190,11 +268,13 @@ unsafe fn meet_all<M: Machine, T: Meeting>(
             t += 4;
         }
         while t + 2 <= count {
+            ask(t, 2);
             let (inputs, lanes) = at(t);
-            meet_rows::<M, T, 4, 2>(m, tile, (inputs, input_row), part, lanes);
+            meet_rows::<M, T, 3, 2>(m, tile, (inputs, input_row), part, lanes);
             t += 2;
         }
         if t < count {
+            ask(t, 1);
             let (inputs, lanes) = at(t);
             meet_rows::<M, T, 6, 1>(m, tile, (inputs, input_row), part, lanes);
         }
