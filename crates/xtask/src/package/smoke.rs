@@ -29,8 +29,26 @@ pub(crate) fn test(release: &Release, folder: &Path) -> Result<()> {
     ensure!(version.starts_with(&expected), "--version: expected `{expected}..`, found `{}`", version.trim());
     let golden = fs::read_to_string(release.root.join(GOLDEN)).context(GOLDEN)?;
     answers(&program, &serde_json::from_str(&golden).context(GOLDEN)?)?;
-    println!("{}: sum, version and answers are right", release.file());
+    let health = program.run(&["doctor", "--no-measure", "--json"], "")?;
+    let health: Value =
+        serde_json::from_str(&health).with_context(|| format!("answer of doctor: {health}"))?;
+    ensure!(health["problems"] == 0, "doctor: expected no problems, found {}", health["findings"]);
+    let reply =
+        program.run(&["chat", "--no-think", "--temperature", "0", "--max-tokens", "16"], "Hello\n")?;
+    ensure!(!reply.trim().is_empty(), "chat: expected an answer to a line on standard input, found none");
+    for (folder, least) in [("man", 5), ("completions", 5)] {
+        let found = files_with_content(&program.home.join(folder))?;
+        ensure!(found >= least, "{folder}: expected at least {least} files, found {found}");
+    }
+    println!("{}: the sum is right, the program answers as it should", release.file());
     Ok(())
+}
+
+/// How many files of a folder are not empty.
+fn files_with_content(folder: &Path) -> Result<usize> {
+    let read = || fs::read_dir(folder)?.map(|entry| entry?.metadata()).collect::<std::io::Result<Vec<_>>>();
+    let files = read().with_context(|| folder.display().to_string())?;
+    Ok(files.iter().filter(|file| file.is_file() && file.len() > 0).count())
 }
 
 /// The archive's bytes, if the file of sums has their sum.
