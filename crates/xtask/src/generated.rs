@@ -3,8 +3,8 @@
 //! Knows the engine as a program with `--json`.
 
 use crate::ci::cargo;
-use crate::project;
 use crate::steps::{execute, show};
+use crate::{memory_table, project};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use std::io::Read;
@@ -44,7 +44,8 @@ pub(crate) fn run() -> Result<()> {
             run.ids
         );
     }
-    remove(&folder)
+    remove(&folder)?;
+    memory_table::check(&program)
 }
 
 fn remove(folder: &PathBuf) -> Result<()> {

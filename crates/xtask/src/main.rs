@@ -15,6 +15,7 @@ mod debian;
 mod documents;
 mod full;
 mod generated;
+mod memory_table;
 mod package;
 mod project;
 mod steps;
@@ -39,7 +40,8 @@ enum Recipe {
     Full,
     /// Type-check the workspace for macOS (arm64) and Windows from Linux
     Cross,
-    /// Run the engine on a generated checkpoint: same ids with every cache, memory as planned
+    /// Run the engine on a generated checkpoint: same ids with every cache, memory as planned; compare the documents'
+    /// tables of memory with what is planned for Kimi K3's sizes
     Generated,
     /// Make the release archive for this system, with checksum and licences, and use it as its first user would
     Package,

@@ -3,8 +3,9 @@
 #[path = "../../../../tests/documents.rs"]
 mod documents;
 
-use crate::common::model_copy;
-use documents::{Block, blocks};
+use crate::common::{colibri, colibri_with, model_copy};
+use documents::{Block, blocks, root};
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -104,4 +105,56 @@ fn every_block_says_what_it_is() {
             block.line
         );
     }
+}
+
+/// The cells of the tables in a section of a page, row by row, without their headings.
+fn rows(page: &str, section: &str) -> Vec<Vec<String>> {
+    let text = fs::read_to_string(root().join(page)).unwrap();
+    let section = text.split("\n## ").find(|part| part.starts_with(section)).unwrap();
+    let tables = section.lines().filter(|line| line.starts_with('|'));
+    let cells = |line: &str| line.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect();
+    tables.skip_while(|line| !line.starts_with("|---")).skip(1).map(cells).collect()
+}
+
+#[test]
+fn the_settings_of_the_documents_are_those_of_the_program() {
+    let answer = colibri(&["config", "--all", "--json"]);
+    let commands: serde_json::Value = serde_json::from_str(&answer.stdout).unwrap();
+    let settings = commands.as_array().unwrap().iter().flat_map(|command| {
+        command["settings"].as_object().unwrap().keys().cloned().collect::<Vec<String>>()
+    });
+    let expected: BTreeSet<String> = settings.collect();
+    let documented = rows("docs/settings.md", "All settings").into_iter().flat_map(|row| {
+        row[0].split(", ").map(|name| name.trim_matches('`').to_owned()).collect::<Vec<String>>()
+    });
+    let documented: Vec<String> = documented.collect();
+    let found: BTreeSet<String> = documented.iter().cloned().collect();
+    assert_eq!(found.len(), documented.len(), "a setting stands twice in docs/settings.md");
+    assert_eq!(
+        found, expected,
+        "docs/settings.md lists every setting of `colibri config --all`, and no other"
+    );
+}
+
+#[test]
+fn the_exit_codes_of_the_documents_are_those_of_the_help() {
+    let help = colibri(&["--help"]).stdout;
+    let lines =
+        help.split_once("Exit codes:\n").unwrap().1.lines().filter_map(|line| line.trim().split_once("  "));
+    let expected: Vec<Vec<String>> =
+        lines.map(|(code, meaning)| vec![code.to_owned(), meaning.trim().to_owned()]).collect();
+    assert!(expected.len() >= 5);
+    assert_eq!(rows("docs/files.md", "Exit codes"), expected);
+}
+
+#[test]
+fn the_orders_of_the_documents_are_those_of_the_chat() {
+    let help = colibri_with(&["chat"], "/help\n").stderr;
+    let name = |text: &str| text.split_whitespace().next().map(|name| name.trim_matches('`').to_owned());
+    // The last line says what two slashes mean.
+    let orders = help.lines().filter(|line| line.starts_with('/') && !line.starts_with("//"));
+    let expected: Vec<String> = orders.filter_map(name).collect();
+    assert!(expected.len() >= 9, "{help}");
+    let found: Vec<String> = rows("docs/chat.md", "Orders").iter().filter_map(|row| name(&row[0])).collect();
+    assert_eq!(found, expected);
 }
