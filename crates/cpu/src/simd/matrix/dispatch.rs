@@ -1,5 +1,7 @@
 //! Runs a kernel on the machine of a level. It knows no kernel.
 use super::Kernel;
+#[cfg(target_arch = "aarch64")]
+use super::neon::{Neon, NeonDot};
 use super::portable::Portable;
 use crate::level::Level;
 
@@ -21,8 +23,12 @@ pub(crate) fn run<K: Kernel>(level: Level, kernel: K) -> K::Output {
         // SAFETY: the processor has the level, asked above.
         #[cfg(target_arch = "x86_64")]
         Level::Avx512 => unsafe { x86::avx512(kernel) },
+        // SAFETY: the processor has the level, asked above.
         #[cfg(target_arch = "aarch64")]
-        Level::Neon | Level::NeonDot => kernel.run(Portable),
+        Level::Neon => kernel.run(unsafe { Neon::new() }),
+        // SAFETY: the processor has the level, asked above.
+        #[cfg(target_arch = "aarch64")]
+        Level::NeonDot => kernel.run(unsafe { NeonDot::new() }),
     }
 }
 

@@ -14,6 +14,8 @@ mod format;
 pub mod limits;
 mod machine;
 mod meetings;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod portable;
 mod tiles;
 #[cfg(target_arch = "x86_64")]
