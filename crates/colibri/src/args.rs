@@ -31,11 +31,12 @@ static SETTINGS_AND_EXIT_CODES: LazyLock<String> = LazyLock::new(|| format!("{SE
 
 /// How settings are made.
 const SETTINGS: &str = "\
-What a flag sets, a variable and a line of the file set too; the flag goes first,
-then the variable, then the file:
+What a flag sets, a variable and a line of the file set too; the flag goes
+first, then the variable, then the file:
   --expert-cache 8GB    COLIBRI_EXPERT_CACHE=8GB    expert-cache = \"8GB\"
   --ignore-eos          COLIBRI_IGNORE_EOS=1        ignore-eos = true
   --model a --model b   COLIBRI_MODEL=a:b           model = [\"a\", \"b\"]
+(paths in a variable have : between them, on Windows ;)
 A key at the top of the file is for every command that has the flag; a key in a
 table such as [run] is for that command and goes before the top. A switch can be
 turned off: --ignore-eos=false. Paths in the file are relative to the file.";
@@ -45,7 +46,7 @@ turned off: --ignore-eos=false. Paths in the file are relative to the file.";
 #[derive(Debug, Parser)]
 #[command(name = "colibri", version = VERSION.as_str(), max_term_width = 80, disable_help_subcommand = true, after_help = EXIT_CODES)]
 pub(crate) struct Arguments {
-    /// Settings from this file [default: the one that `colibri config --path` names, if it is there]
+    /// Settings from this file; `colibri config --help` says how it is written [default: the one that `colibri config --path` names, if it is there]
     #[arg(long, value_name = "FILE", global = true, conflicts_with = "no_config", help_heading = "Settings")]
     pub(crate) config: Option<PathBuf>,
     /// No settings from any file
@@ -113,7 +114,7 @@ impl Command {
             Command::Tokenize(args) => args.output.json,
             Command::Doctor(args) => args.output.json,
             Command::Completions(_) | Command::Man(_) => false,
-            Command::Config(args) => args.output.json,
+            Command::Config(args) => args.json(),
         }
     }
 
@@ -278,8 +279,9 @@ pub(crate) struct InspectArgs {
 /// Arguments of `config`.
 #[derive(Debug, Args)]
 pub(crate) struct ConfigArgs {
-    /// The command [default: run], and arguments as they would be given to it
-    #[arg(value_name = "COMMAND [ARGUMENT]...", trailing_var_arg = true, allow_hyphen_values = true)]
+    /// The command, and after it arguments as they would be given to it; --json among them also holds for the answer here
+    /// [default: run]
+    #[arg(value_name = "COMMAND", trailing_var_arg = true, allow_hyphen_values = true)]
     pub(crate) command: Vec<OsString>,
     /// All commands, one after the other
     #[arg(long, conflicts_with = "command")]
@@ -292,6 +294,13 @@ pub(crate) struct ConfigArgs {
     pub(crate) template: bool,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
+}
+
+impl ConfigArgs {
+    /// Whether the answer is one JSON object: who types --json after the command means this answer, too.
+    pub(crate) fn json(&self) -> bool {
+        self.output.json || self.command.iter().any(|word| word == "--json")
+    }
 }
 
 /// What goes in.

@@ -46,6 +46,11 @@ impl Level {
 /// # Errors
 /// The file is none, cannot be opened, or lies where a model's files are.
 pub(crate) fn start(args: &MessageArgs, models: &[PathBuf]) -> Result<(), Failure> {
+    if args.log_level == Level::Off && args.log_file.is_some() {
+        return Err(Failure::Usage(
+            "--log-file has no effect with --log-level off: leave one of them away".into(),
+        ));
+    }
     let file = args.log_file.as_deref().map(|path| open(path, models)).transpose()?;
     if args.log_level == Level::Off {
         return Ok(());

@@ -8,7 +8,7 @@ use crate::{interrupt, progress, settings};
 use engine::plan::Request;
 use engine::{Engine, EngineError, Plan, Session};
 use models::kimi_k3::KimiK3Config;
-use models::{Input, Logits, Output, PartError, Tap};
+use models::{Dense, Input, Logits, Output, PartError, Tap};
 use ops::Device;
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
@@ -111,19 +111,25 @@ impl<'a> Planned<'a> {
     }
 }
 
-/// Settings of experts where no layer has any: refused if they were typed. A file or a variable is for more runs than
-/// this one, so there it is enough to say so.
+/// Settings that can change nothing with the layers in use: refused if they were typed. A file or a variable is for more
+/// runs than this one, so there it is enough to say so.
 fn refuse_idle(plan: &mut Plan) -> Result<(), Failure> {
     if plan.slab.is_some() {
         return Ok(());
     }
-    for name in ["expert-cache", "expert-top-p", "readers"] {
-        let Some(origin) = settings::in_force().get(name) else { continue };
-        let what = "has no effect: none of the layers in use has routed experts";
-        if !origin.is_told() {
-            return Err(Failure::Usage(format!("--{name} {what}; leave it away or use more layers")));
+    let no_experts = "has no effect: none of the layers in use has routed experts";
+    let mut idle = vec![("expert-cache", no_experts), ("expert-top-p", no_experts), ("readers", no_experts)];
+    if plan.options.dense == Dense::Bf16 {
+        idle.push(("activations", "has no effect: none of the weights in use are packed"));
+    }
+    for (name, what) in idle {
+        match settings::in_force().get(name) {
+            None => {}
+            Some(origin) if origin.is_told() => plan.notes.push(format!("{} {what}", origin.spelled(name))),
+            Some(_) => {
+                return Err(Failure::Usage(format!("--{name} {what}; leave it away or use more layers")));
+            }
         }
-        plan.notes.push(format!("{} {what}", origin.spelled(name)));
     }
     Ok(())
 }

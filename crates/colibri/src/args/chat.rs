@@ -13,6 +13,7 @@ pub(crate) struct ChatArgs {
     #[command(flatten)]
     pub(crate) speech: SpeechArgs,
     /// Go on with a conversation that /save wrote. How its model thinks was said when it began
+    /// [default: begin a new one]
     #[arg(
         long,
         value_name = "FILE",

@@ -1,10 +1,11 @@
 //! `colibri config`: which settings hold for a command, and where each comes from. Knows how settings are shown, not how
 //! they are found.
-use crate::args::ModelArgs;
+mod asked;
+
 use crate::args::{Arguments, ConfigArgs};
 use crate::errors::Failure;
+use crate::report;
 use crate::settings::{Definition, Effective, Kind, Origin, Place, Refusal, Row, Surroundings, template};
-use crate::{load, report, sampling};
 use serde_json::{Map, Value, json};
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -14,8 +15,13 @@ use std::process::ExitCode;
 pub(crate) fn run(args: &ConfigArgs, arguments: &Arguments) -> Result<ExitCode, Failure> {
     let (definition, surroundings) = (Definition::of_program(), Surroundings::of_process());
     if args.template {
+        if arguments.config.is_some() || arguments.no_config {
+            return Err(Failure::Usage(
+                "--template is the same for all files: leave --config and --no-config away".into(),
+            ));
+        }
         let text = template(definition.catalog());
-        show(args.output.json, &text, || json!({"template": text}))?;
+        show(args.json(), &text, || json!({"template": text}))?;
         return Ok(ExitCode::SUCCESS);
     }
     if args.path {
@@ -23,53 +29,33 @@ pub(crate) fn run(args: &ConfigArgs, arguments: &Arguments) -> Result<ExitCode, 
     }
     let effective = |words: &[OsString]| {
         let words = [&program(arguments), words].concat();
-        let effective = definition.effective(&words, &surroundings).and_then(|effective| {
-            // What the command itself would refuse is refused here too.
-            definition.judged(&effective, false)?;
-            Ok(effective)
+        // What the command itself would refuse is refused here too.
+        let judged = definition.effective(&words, &surroundings).and_then(|effective| {
+            let matches = definition.judged(&effective, false)?;
+            Ok((effective, matches))
         });
-        effective.map_err(Refusal::into_failure)
-    };
-    let effective = |words: &[OsString]| {
-        let mut effective = effective(words)?;
-        ask_model(&mut effective);
+        let (mut effective, matches) = judged.map_err(Refusal::into_failure)?;
+        if let Err(failure) = asked::put(&mut effective, &matches) {
+            let command = &effective.command;
+            report::tell(&format!("note: `{command}` cannot be planned like this: {}", failure.message()));
+        }
         Ok::<_, Failure>(effective)
     };
     if args.all {
         let names = definition.catalog().0.iter().map(|command| OsString::from(&command.name));
         let all = names.map(|name| effective(&[name])).collect::<Result<Vec<Effective>, Failure>>()?;
         let text: Vec<String> = all.iter().map(table).collect();
-        show(args.output.json, &text.join("\n"), || json!(all.iter().map(object).collect::<Vec<_>>()))?;
+        show(
+            args.json(),
+            &text.join("\n"),
+            || json!({"commands": all.iter().map(object).collect::<Vec<_>>()}),
+        )?;
         return Ok(ExitCode::SUCCESS);
     }
     let words = if args.command.is_empty() { vec!["run".into()] } else { args.command.clone() };
     let effective = effective(&words)?;
-    // Who types --json after the command means this answer, too.
-    let typed = effective.rows.get("json").filter(|row| row.origin == Origin::CommandLine);
-    let json = typed.is_some_and(|row| row.values.iter().any(|value| value == "true"));
-    show(args.output.json || json, &table(&effective), || object(&effective))?;
+    show(args.json(), &table(&effective), || object(&effective))?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// Puts in what the model's `generation_config.json` gives where tokens are chosen.
-fn ask_model(effective: &mut Effective) {
-    let (Some(temperature), Some(model)) = (effective.rows.get("temperature"), effective.rows.get("model"))
-    else {
-        return;
-    };
-    let temperature = temperature.values.first().and_then(|value| value.to_str()?.parse().ok());
-    let model = ModelArgs { model: model.values.iter().map(Into::into).collect() };
-    match load::open(&model).and_then(|model| sampling::of_model(&model, temperature)) {
-        Ok(named) => {
-            for (name, value) in named {
-                effective.rows.put_default(name, value, Origin::Model);
-            }
-        }
-        Err(failure) => report::tell(&format!(
-            "note: the defaults of the model's generation_config.json are not shown: {}",
-            failure.message()
-        )),
-    }
 }
 
 fn show(json: bool, text: &str, value: impl Fn() -> Value) -> Result<(), Failure> {
@@ -97,7 +83,7 @@ fn path(args: &ConfigArgs, place: &Place) -> Result<ExitCode, Failure> {
     };
     let exists = path.exists();
     show(
-        args.output.json,
+        args.json(),
         &format!("{}\n", path.display()),
         || json!({"path": path.display().to_string(), "exists": exists}),
     )?;
@@ -133,12 +119,20 @@ const WIDEST: usize = 34;
 
 fn line(row: &Row) -> [String; 3] {
     let mut origin = place(&row.origin);
+    if let (Some(_), Some(otherwise)) = (&row.planned, &row.setting.otherwise) {
+        origin = format!("{origin}: {otherwise}");
+    }
     if let Some(idle) = &row.idle {
         let said = if row.setting.secret { "set".to_owned() } else { words(&idle.values) };
         origin = format!("{origin}; {said} of {} has no effect beside {}", place(&idle.origin), idle.by);
     }
     let value = match (&row.setting.otherwise, row.values.is_empty()) {
         _ if row.setting.secret => hidden(row).to_owned(),
+        _ if row.planned.is_some() => {
+            let asked =
+                if row.values.is_empty() { String::new() } else { format!(" ({})", words(&row.values)) };
+            format!("{}{asked}", row.planned.as_deref().unwrap_or_default())
+        }
         (Some(otherwise), true) => format!("({otherwise})"),
         (None, true) => "(none)".to_owned(),
         (_, false) => words(&row.values),
@@ -182,6 +176,10 @@ fn row_object(row: &Row) -> Value {
     object.insert("value".into(), value);
     if let (Some(otherwise), true) = (&row.setting.otherwise, row.values.is_empty()) {
         object.insert("default".into(), otherwise.as_str().into());
+    }
+    if let Some(planned) = &row.planned {
+        let number = planned.parse::<u64>().ok();
+        object.insert("planned".into(), number.map_or_else(|| planned.as_str().into(), Into::into));
     }
     if let Some(idle) = &row.idle {
         let mut without = with_origin(&idle.origin);

@@ -18,6 +18,8 @@ pub(crate) struct Row {
     pub(crate) origin: Origin,
     /// What was said and has no effect, because something that goes before it rules it out.
     pub(crate) idle: Option<Ruled>,
+    /// What a run would choose here and now, where it has a choice.
+    pub(crate) planned: Option<String>,
 }
 
 /// A value without effect.
@@ -98,6 +100,14 @@ impl Rows {
         let row = self.0.iter_mut().find(|row| row.setting.name == name && row.origin == Origin::Default);
         if let Some(row) = row {
             (row.values, row.origin) = (vec![value.into()], origin);
+        }
+    }
+
+    /// What a run would choose for a setting that has no value, or the value `auto`.
+    pub(crate) fn put_planned(&mut self, name: &str, choice: String) {
+        let open = |row: &Row| row.values.is_empty() || row.word() == "auto";
+        if let Some(row) = self.0.iter_mut().find(|row| row.setting.name == name && open(row)) {
+            row.planned = Some(choice);
         }
     }
 
@@ -216,7 +226,7 @@ pub(crate) fn row(setting: &Setting, command: &str, typed: Option<&ArgMatches>, 
             None => (setting.default.iter().map(OsString::from).collect(), Origin::Default),
         }
     };
-    Row { setting: setting.clone(), values, origin, idle: None }
+    Row { setting: setting.clone(), values, origin, idle: None, planned: None }
 }
 
 fn argument<'a>(command: &'a Command, setting: &Setting) -> Option<&'a Arg> {

@@ -15,6 +15,7 @@ pub(crate) struct Idle {
 pub(crate) const IDLE: &[Idle] = &[
     Idle { cause: "temperature", holds: is_zero, settings: &["top-p", "top-k", "min-p", "seed"] },
     Idle { cause: "json", holds: is_false, settings: &["logprobs"] },
+    Idle { cause: "log-level", holds: is_off, settings: &["log-file"] },
 ];
 
 fn is_false(value: &str) -> bool {
@@ -34,6 +35,10 @@ pub(crate) struct Needing {
 /// All of them.
 pub(crate) const NEEDING: &[Needing] =
     &[Needing { command: "run", flag: "chat", settings: &["system", "effort", "no-think", "thinking"] }];
+
+fn is_off(value: &str) -> bool {
+    value == "off"
+}
 
 fn is_zero(value: &str) -> bool {
     value.parse() == Ok(0.0_f32)

@@ -1,5 +1,5 @@
 //! `colibri config`, and where settings come from, as users meet it.
-use crate::common::{Answer, answer_of, program, text_of};
+use crate::common::{Answer, answer_of, data, edit_json, model_copy, program, text_of};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
@@ -54,9 +54,9 @@ fn each_origin_goes_before_the_next() {
     assert_eq!(inspected["family"], "kimi_k3");
     assert!(!colibri_in(home.path(), &[], &["inspect", "--json=false"]).stdout.starts_with('{'));
     let all = colibri_in(home.path(), &[], &["config", "--all", "--json"]);
-    let all: Value = serde_json::from_str(&all.stdout).unwrap();
+    let all = all.good();
     let chunks: Vec<&Value> =
-        all.as_array().unwrap().iter().map(|c| &c["settings"]["chunk"]["value"]).collect();
+        all["commands"].as_array().unwrap().iter().map(|c| &c["settings"]["chunk"]["value"]).collect();
     assert!(chunks.contains(&&json!(5)) && chunks.contains(&&json!(6)), "{chunks:?}");
 }
 
@@ -145,10 +145,100 @@ fn the_template_can_be_used_as_it_is() {
     let shown = |home: &TempDir| colibri_in(home.path(), &[], &["config", "--all", "--json"]).stdout;
     let of_template: Value = serde_json::from_str(&shown(&home)).unwrap();
     let of_empty: Value = serde_json::from_str(&shown(&empty)).unwrap();
-    let settings =
-        |all: &Value| all.as_array().unwrap().iter().map(|c| c["settings"].clone()).collect::<Vec<_>>();
+    let settings = |all: &Value| {
+        all["commands"].as_array().unwrap().iter().map(|c| c["settings"].clone()).collect::<Vec<_>>()
+    };
     assert_eq!(settings(&of_template), settings(&of_empty));
     for key in ["#expert-cache =", "#chunk = 32", "COLIBRI_EXPERT_CACHE", "#[run]", "ignore-eos = false"] {
         assert!(template.contains(key), "{key}");
     }
+}
+
+#[test]
+fn what_the_model_and_the_plan_choose_is_shown() {
+    let (model, home) = (model_copy(), home_with("temperature = 0.7\n"));
+    edit_json(&model.path().join("generation_config.json"), |value| {
+        *value = json!({"temperature": 0.6, "top_p": 0.95, "max_new_tokens": 3, "repetition_penalty": 1.25});
+    });
+    let place = text_of(model.path());
+    let shown = |more: &[&str]| {
+        let line = [&["config", "--json", "run", "--model", place], more].concat();
+        colibri_in(home.path(), &[], &line).good()["settings"].clone()
+    };
+    let all = shown(&["--max-tokens", "9", "--threads", "3", "--context", "300"]);
+    for (name, value, origin) in [
+        ("temperature", json!(0.7), "file"),
+        ("top-p", json!(0.95), "model"),
+        ("repeat-penalty", json!(1.25), "model"),
+        ("max-tokens", json!(9), "command line"),
+        ("top-k", Value::Null, "default"),
+        ("context", json!(300), "command line"),
+    ] {
+        assert_eq!((&all[name]["value"], &all[name]["origin"]), (&value, &json!(origin)), "{name}");
+    }
+    assert_eq!(all["dense"]["planned"], "bf16");
+    assert_eq!((&all["threads"]["planned"], &all["context"]["planned"]), (&Value::Null, &Value::Null));
+    let plain = shown(&[]);
+    assert_eq!((&plain["context"]["planned"], &plain["max-tokens"]["value"]), (&json!(4096), &json!(3)));
+    assert!(plain["threads"]["planned"].as_u64().unwrap() >= 1);
+    assert!(plain["expert-cache"]["planned"].as_str().unwrap().ends_with('B'));
+    let greedy = shown(&["--temperature", "0"]);
+    assert_eq!(
+        (&greedy["top-p"]["origin"], &greedy["max-tokens"]["origin"]),
+        (&json!("default"), &json!("model"))
+    );
+    // A model that is not there keeps nobody from seeing the rest.
+    let absent = colibri_in(home.path(), &[], &["config", "run", "--model", "absent"]);
+    assert!(absent.code == 0 && absent.stderr.contains("absent"), "{}", absent.stderr);
+    assert!(absent.stdout.contains("temperature"), "{}", absent.stdout);
+}
+
+#[test]
+fn refusals_are_said_as_the_settings_ask() {
+    let home = home_with("[inspect]\njson = true\n");
+    let refused = |variables: &[(&str, &str)], line: &[&str]| colibri_in(home.path(), variables, line);
+    let json = [("COLIBRI_JSON", "1")];
+    for (variables, line, in_json) in [
+        (&[][..], &["inspect", "--bogus"][..], true),
+        (&[], &["inspect", "--bogus", "--no-config"], false),
+        (&[], &["inspect", "--bogus", "--json=false"], false),
+        (&[], &["run", "x", "--bogus"], false),
+        (&json, &["run", "x", "--bogus"], true),
+        (&json, &["run"], true),
+        (&[("COLIBRI_JSON", "1"), ("COLIBRI_CHUNK", "0")], &["run", "x"], true),
+        (&[("COLIBRI_JSON", "1"), ("COLIBRI_BOGUS", "0")], &["run", "x"], true),
+    ] {
+        let answer = refused(variables, line);
+        assert_eq!(answer.code, 2, "{line:?}");
+        if in_json {
+            assert_eq!(answer.error(2).0, "usage");
+        } else {
+            assert!(
+                answer.stdout.is_empty() && answer.stderr.contains("error: "),
+                "{line:?}: {}",
+                answer.stdout
+            );
+        }
+    }
+}
+
+#[test]
+fn settings_of_a_file_that_cannot_act_here_are_told_and_do_not_stop_a_run() {
+    let home = home_with("expert-cache = '40x'\nreaders = 2\nactivations = 'int8'\ndense = 'bf16'\n");
+    let out = home.path().join("out");
+    let line = ["logits", "Once", "--out", text_of(&out), "--layers", "1"];
+    let answer = colibri_in(home.path(), &[("COLIBRI_EXPERT_TOP_P", "0.5")], &line);
+    assert_eq!(answer.code, 0, "{}", answer.stderr);
+    for name in [
+        "`expert-cache` in line 1 of",
+        "`readers` in line 2 of",
+        "`activations` in line 3",
+        "COLIBRI_EXPERT_TOP_P",
+    ] {
+        let note = answer.stderr.lines().find(|line| line.starts_with("note: ") && line.contains(name));
+        assert!(note.is_some_and(|note| note.contains("has no effect")), "{name}: {}", answer.stderr);
+    }
+    let golden = data("k3-tiny/golden");
+    let typed = ["verify", "--golden", text_of(&golden), "--activations", "exact"];
+    assert_eq!(colibri_in(home.path(), &[], &typed).code, 0, "where they act they act");
 }

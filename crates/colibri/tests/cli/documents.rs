@@ -1,10 +1,10 @@
 //! Every command in the README and in the pages for users is run, as it stands, by the shell. The embedded model's files take
 //! the place of the large model that the pages speak of: in one folder, or split over two.
 #[path = "../../../../tests/documents.rs"]
-mod documents;
+mod pages;
 
 use crate::common::{colibri, colibri_with, model_copy};
-use documents::{Block, blocks, root};
+use pages::{Block, blocks, root};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
@@ -118,9 +118,8 @@ fn rows(page: &str, section: &str) -> Vec<Vec<String>> {
 
 #[test]
 fn the_settings_of_the_documents_are_those_of_the_program() {
-    let answer = colibri(&["config", "--all", "--json"]);
-    let commands: serde_json::Value = serde_json::from_str(&answer.stdout).unwrap();
-    let settings = commands.as_array().unwrap().iter().flat_map(|command| {
+    let all = colibri(&["config", "--all", "--json"]).good();
+    let settings = all["commands"].as_array().unwrap().iter().flat_map(|command| {
         command["settings"].as_object().unwrap().keys().cloned().collect::<Vec<String>>()
     });
     let expected: BTreeSet<String> = settings.collect();

@@ -243,7 +243,7 @@ fn settings() -> Vec<(String, Vec<String>)> {
         },
         "",
     );
-    let all: Value = serde_json::from_str(&answer.stdout).unwrap();
+    let all = answer.good()["commands"].clone();
     let names = |command: &Value| command["settings"].as_object().unwrap().keys().cloned().collect();
     let command = |command: &Value| (command["command"].as_str().unwrap().to_owned(), names(command));
     all.as_array().unwrap().iter().map(command).collect()
