@@ -84,7 +84,7 @@ pub(crate) struct Job {
 }
 
 /// Bytes of weights that are asked for before they are needed: as many as the memory sends while it answers.
-const AHEAD: usize = 8192;
+const AHEAD: usize = 6144;
 
 /// How far ahead of the present place in a weight row memory is asked for, if some rows are read side by side and then
 /// the same number of further rows.
