@@ -19,7 +19,8 @@ pub struct ChatOptions {
     pub response_format: ResponseFormat,
     /// Whether the prompt ends with the beginning of an answer.
     pub generation_prompt: bool,
-    /// Width and height of every image in the messages, in order.
+    /// Width and height of every image, in the order in which the images are rendered: that of the messages, except
+    /// that tool results which answer calls stand in the order of the calls.
     pub images: Vec<[u32; 2]>,
 }
 

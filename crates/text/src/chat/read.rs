@@ -6,33 +6,44 @@ use crate::Json;
 
 impl Chat {
     /// Reads a conversation: a list of messages, or an object with `messages`, and perhaps `tools` and `options`. An
-    /// object without `options` but with fields of a chat request (`model`, `reasoning_effort`, `tool_choice`, ...)
-    /// is read as [`from_request`](Chat::from_request) reads it, with effort max.
+    /// object without `options` but with fields of a chat request (`model`, `temperature`, `tool_choice`, ...) is read
+    /// as [`from_request`](Chat::from_request) reads it, with effort max. Other fields are refused.
     ///
     /// # Errors
     /// A [`ChatError`] that names the field which is not as expected.
     pub fn from_json(json: &Json) -> Result<Self, ChatError> {
-        let messages = match json {
-            Json::Array(_) => json,
-            Json::Object(_) => {
-                json.get("messages").ok_or_else(|| ChatError::missing("messages", "a list of messages"))?
-            }
+        let members = match json {
+            Json::Array(_) => return Ok(Chat { messages: messages_of(json)?, ..Chat::default() }),
+            Json::Object(members) => members,
             other => return Err(ChatError::unexpected("the conversation", "an object or a list", other)),
         };
-        match (json.get("options"), request::field_of(json)) {
-            (Some(_), Some(field)) => {
-                let expected = "nothing beside `options`, which says it all";
-                Err(ChatError::Unexpected { place: field.to_owned(), expected, found: "a value".to_owned() })
-            }
-            (None, Some(_)) => Chat::from_request(json, Some(super::Effort::Max)),
-            (options, None) => Ok(Chat {
-                messages: messages_of(messages)?,
-                tools: list(json, "tools", "")?,
-                options: ChatOptions::try_from(options.cloned().unwrap_or(Json::Null))?,
-            }),
+        let messages =
+            json.get("messages").ok_or_else(|| ChatError::missing("messages", "a list of messages"))?;
+        let mut others = members.iter().filter(|(name, _)| !OWN_FIELDS.contains(&name.as_str()));
+        let options = json.get("options");
+        let refused = others.clone().find(|(name, _)| options.is_some() || !request::is_field(name));
+        if let Some((name, value)) = refused {
+            let expected = if options.is_some() {
+                "nothing beside `options`, which says it all"
+            } else {
+                "a field of conversations or of chat requests; options of the prompt belong under `options`"
+            };
+            return Err(ChatError::unexpected(name.as_str(), expected, value));
         }
+        if others.next().is_some() {
+            return Chat::from_request(json, Some(super::Effort::Max));
+        }
+        Ok(Chat {
+            messages: messages_of(messages)?,
+            tools: list(json, "tools", "")?,
+            options: ChatOptions::try_from(options.cloned().unwrap_or(Json::Null))?,
+        })
     }
 }
+
+/// Fields of a conversation, and those that stand beside one in a list of rendered examples: its name and what came
+/// out of it.
+const OWN_FIELDS: [&str; 7] = ["messages", "tools", "options", "name", "segments", "ids", "refuse"];
 
 impl TryFrom<Json> for Chat {
     type Error = ChatError;

@@ -6,21 +6,47 @@ use super::read::{list, messages_of};
 use super::{Chat, ChatError, ChatOptions, Effort, ResponseFormat, Role, ToolChoice};
 use crate::Json;
 
-/// Fields of a request that a conversation by itself does not have.
-const FIELDS: [&str; 8] = [
-    "model",
+/// Fields of a chat request that a conversation by itself does not have, whether or not they change the prompt.
+const FIELDS: [&str; 34] = [
     "chat_template_kwargs",
     "enable_thinking",
+    "frequency_penalty",
+    "logit_bias",
+    "logprobs",
+    "max_completion_tokens",
+    "max_tokens",
+    "metadata",
+    "min_p",
+    "model",
+    "n",
+    "parallel_tool_calls",
+    "presence_penalty",
+    "prompt_cache_key",
     "reasoning",
     "reasoning_effort",
+    "repetition_penalty",
     "response_format",
+    "safety_identifier",
+    "seed",
+    "service_tier",
+    "stop",
+    "store",
+    "stream",
+    "stream_options",
+    "temperature",
     "thinking",
     "tool_choice",
+    "top_k",
+    "top_logprobs",
+    "top_p",
+    "user",
+    "verbosity",
+    "web_search_options",
 ];
 
-/// The first field by which a request is told from a conversation.
-pub(super) fn field_of(json: &Json) -> Option<&'static str> {
-    FIELDS.into_iter().find(|field| json.get(field).is_some())
+/// Whether a field tells a request from a conversation.
+pub(super) fn is_field(name: &str) -> bool {
+    FIELDS.binary_search(&name).is_ok()
 }
 
 impl Chat {

@@ -258,6 +258,7 @@ impl<'c> Conversation<'c> {
             Json::String(text) if is_blank(text) => {}
             Json::String(text) => match Json::parse(text) {
                 Ok(object @ Json::Object(_)) => self.arguments(&object),
+                // The text `null` too: only a value that is not there at all means no arguments.
                 Ok(other) => return Err(ChatError::unexpected(place(), EXPECTED, &other)),
                 Err(source) if source.too_deep => return Err(ChatError::NotJson { place: place(), source }),
                 Err(_) => {

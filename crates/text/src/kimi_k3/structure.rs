@@ -98,8 +98,9 @@ impl Structure {
     /// The tag that ends an element of this name.
     pub(super) fn end(&mut self, name: &str) -> Vec<Change> {
         if name == "message" {
-            self.message_open = false;
-            return self.end_down_to(0);
+            // What begins after the message is not in it.
+            let was_open = std::mem::replace(&mut self.message_open, false);
+            return if was_open { self.end_down_to(0) } else { Vec::new() };
         }
         let Some(element) = Element::named(name) else { return Vec::new() };
         if let Some(depth) = self.depth_of(element) {
@@ -121,5 +122,19 @@ impl Structure {
     /// Ends the innermost elements until so many are left.
     fn end_down_to(&mut self, depth: usize) -> Vec<Change> {
         self.open.drain(depth..).rev().map(Change::Ended).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Change, Element, Structure};
+
+    #[test]
+    fn a_message_ends_once() {
+        let mut structure = Structure::new(false);
+        assert_eq!(structure.end("message"), [Change::Ended(Element::Response)]);
+        assert_eq!(structure.begin("tools"), [Change::Begun(Element::Tools)]);
+        assert_eq!(structure.end("message"), []);
+        assert_eq!(structure.innermost(), Some(Element::Tools));
     }
 }

@@ -326,3 +326,32 @@ fn replies_are_read_as_the_vectors_say() {
         }
     }
 }
+
+/// A field that would have no effect is refused by its name, and any field of a request makes one.
+#[test]
+fn fields_beside_a_conversation() {
+    let effort = |fields: &str| {
+        let json = format!(r#"{{"messages": [{{"role": "user", "content": "x"}}]{fields}}}"#);
+        let chat = text::chat::Chat::from_json(&Json::parse(&json).expect("JSON"));
+        chat.map(|chat| chat.options.effort).map_err(|error| error.to_string())
+    };
+    for fields in
+        ["", r#", "options": {}"#, r#", "name": "a case", "segments": [], "ids": [], "refuse": true"#]
+    {
+        assert_eq!(effort(fields), Ok(None), "{fields}");
+    }
+    for fields in [r#", "temperature": 1"#, r#", "model": "k3", "stream": true"#, r#", "user": "u""#] {
+        assert_eq!(effort(fields), Ok(Some(Effort::Max)), "{fields}");
+    }
+    for (fields, name) in [
+        (r#", "thinking_effort": "low""#, "thinking_effort"),
+        (r#", "optionz": {}"#, "optionz"),
+        (r#", "add_generation_prompt": false"#, "add_generation_prompt"),
+        (r#", "model": "k3", "optionz": {}"#, "optionz"),
+        (r#", "options": {}, "temperature": 1"#, "temperature"),
+        (r#", "options": {}, "optionz": 1"#, "optionz"),
+    ] {
+        let refusal = effort(fields).expect_err(fields);
+        assert!(refusal.starts_with(name), "{fields}: {refusal}");
+    }
+}
