@@ -10,6 +10,7 @@ use crate::math::{exp, sigmoid, softplus};
 use crate::memory::{Cut, View, ViewMut};
 use crate::simd::lanes::{Block, Kernel, LANES, Simd, load, store};
 use ops::DecayFormula;
+use std::ops::Range;
 
 /// Channels of a part of the convolution.
 const CHANNELS: usize = 512;
@@ -228,84 +229,112 @@ impl Kernel for DeltaHead<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let DeltaHead { head, mut out, inputs, mut state, work, ahead } = self;
-        let (keys, values) = (state.rows(), state.cols());
-        let blocks = values.div_ceil(LANES);
-        for b in 0..blocks {
-            let cols = b * LANES..values.min((b + 1) * LANES);
-            let fetched = b * keys / blocks..(b + 1) * keys / blocks;
-            for i in fetched {
-                for number in state.row(i).iter().step_by(LANES) {
-                    s.prefetch(std::ptr::from_ref(number).wrapping_add(ahead));
-                }
-            }
-            for (i, work) in work.iter_mut().enumerate() {
-                s.store(load(s, &state.row(i)[cols.clone()]), work);
-            }
-            for t in 0..out.rows() {
+        let DeltaHead { head, mut out, inputs, state, work, ahead } = self;
+        let (tokens, keys, values) = (out.rows(), state.rows(), state.cols());
+        let mut columns = Columns { state, cols: 0..0, work, ahead };
+        for c in (0..values).step_by(LANES) {
+            columns.cols = c..values.min(c + LANES);
+            let cols = c..values.min(c + LANES);
+            for t in 0..tokens {
                 let beta = sigmoid(s, s.splat(inputs.beta.row(t)[head]));
                 let (q, k, decay) = (inputs.q.row(t), inputs.k.row(t), inputs.decay.row(t));
-                let seen = decay_and_see(s, work, decay, k);
-                let v = load(s, &inputs.v.row(t)[cols.clone()]);
-                let new = s.mul(beta, s.sub(v, seen));
-                let result = learn_and_ask(s, work, (k, new), q);
+                let (q, k, decay) = (&q[..keys], &k[..keys], &decay[..keys]);
+                let seen = if t == 0 {
+                    columns.decay_and_see::<S, true>(s, decay, k)
+                } else {
+                    columns.decay_and_see::<S, false>(s, decay, k)
+                };
+                let new = s.mul(beta, s.sub(load(s, &inputs.v.row(t)[cols.clone()]), seen));
+                let result = if t + 1 == tokens {
+                    columns.learn_and_ask::<S, true>(s, (k, new), q)
+                } else {
+                    columns.learn_and_ask::<S, false>(s, (k, new), q)
+                };
                 store(s, result, &mut out.row(t)[cols.clone()]);
             }
-            for (i, work) in work.iter().enumerate() {
-                store(s, s.load(work), &mut state.row(i)[cols.clone()]);
-            }
         }
     }
 }
 
-/// `S_i = S_i * decay_i`, and the sum of `k_i S_i` over the keys.
-#[inline(always)]
-fn decay_and_see<S: Simd>(s: S, state: &mut [Block], decay: &[f32], k: &[f32]) -> S::Floats {
-    let mut lanes = [s.splat(0.0); LANES];
-    let blocks = state.chunks_mut(LANES).zip(decay.chunks(LANES)).zip(k.chunks(LANES));
-    for ((state, decay), k) in blocks {
-        if let (Some(state), Some(decay), Some(k)) =
-            (state.as_mut_array::<LANES>(), decay.as_array::<LANES>(), k.as_array::<LANES>())
-        {
-            for i in 0..LANES {
-                let row = s.mul(s.load(&state[i]), s.splat(decay[i]));
-                s.store(row, &mut state[i]);
-                lanes[i] = s.fma(s.splat(k[i]), row, lanes[i]);
-            }
-        } else {
-            for (i, state) in state.iter_mut().enumerate() {
-                let row = s.mul(s.load(state), s.splat(decay[i]));
-                s.store(row, state);
-                lanes[i] = s.fma(s.splat(k[i]), row, lanes[i]);
-            }
-        }
-    }
-    fold_vectors(s, lanes)
+/// Sixteen columns of a head's state, or what is left of them.
+struct Columns<'a> {
+    state: ViewMut<'a, f32>,
+    cols: Range<usize>,
+    /// They, one row after the other, while tokens pass: read from the state by the first, written back by the last.
+    work: &'a mut [Block],
+    ahead: usize,
 }
 
-/// `S_i = S_i + k_i new`, and the sum of `q_i S_i` over the keys.
-#[inline(always)]
-fn learn_and_ask<S: Simd>(s: S, state: &mut [Block], (k, new): (&[f32], S::Floats), q: &[f32]) -> S::Floats {
-    let mut lanes = [s.splat(0.0); LANES];
-    let blocks = state.chunks_mut(LANES).zip(k.chunks(LANES)).zip(q.chunks(LANES));
-    for ((state, k), q) in blocks {
-        if let (Some(state), Some(k), Some(q)) =
-            (state.as_mut_array::<LANES>(), k.as_array::<LANES>(), q.as_array::<LANES>())
-        {
-            for i in 0..LANES {
-                let row = s.fma(s.splat(k[i]), new, s.load(&state[i]));
-                s.store(row, &mut state[i]);
-                lanes[i] = s.fma(s.splat(q[i]), row, lanes[i]);
-            }
-        } else {
-            for (i, state) in state.iter_mut().enumerate() {
-                let row = s.fma(s.splat(k[i]), new, s.load(state));
-                s.store(row, state);
-                lanes[i] = s.fma(s.splat(q[i]), row, lanes[i]);
+impl Columns<'_> {
+    /// `S_i = S_i * decay_i`, and the sum of `k_i S_i` over the keys.
+    #[inline(always)]
+    fn decay_and_see<S: Simd, const FIRST: bool>(&mut self, s: S, decay: &[f32], k: &[f32]) -> S::Floats {
+        let mut lanes = [s.splat(0.0); LANES];
+        let whole = k.len() / LANES * LANES;
+        for first in (0..whole).step_by(LANES) {
+            for (lane, sum) in lanes.iter_mut().enumerate() {
+                let i = first + lane;
+                *sum = s.fma(s.splat(k[i]), self.decayed::<S, FIRST>(s, i, decay[i]), *sum);
             }
         }
+        for i in whole..k.len() {
+            let sum = &mut lanes[i - whole];
+            *sum = s.fma(s.splat(k[i]), self.decayed::<S, FIRST>(s, i, decay[i]), *sum);
+        }
+        fold_vectors(s, lanes)
     }
-    fold_vectors(s, lanes)
+
+    /// A row after the decay.
+    #[inline(always)]
+    fn decayed<S: Simd, const FIRST: bool>(&mut self, s: S, i: usize, decay: f32) -> S::Floats {
+        let row = if FIRST {
+            // One line for each that is read, so that the state ahead comes as evenly as this one goes.
+            let line = self.cols.start * self.state.rows() + i * LANES;
+            let row = self.state.row(i);
+            s.prefetch(row.as_ptr().wrapping_sub(i * row.len()).wrapping_add(self.ahead + line));
+            load(s, &row[self.cols.clone()])
+        } else {
+            s.load(&self.work[i])
+        };
+        let row = s.mul(row, s.splat(decay));
+        s.store(row, &mut self.work[i]);
+        row
+    }
+
+    /// `S_i = S_i + k_i new`, and the sum of `q_i S_i` over the keys.
+    #[inline(always)]
+    fn learn_and_ask<S: Simd, const LAST: bool>(
+        &mut self,
+        s: S,
+        (k, new): (&[f32], S::Floats),
+        q: &[f32],
+    ) -> S::Floats {
+        let mut lanes = [s.splat(0.0); LANES];
+        let whole = k.len() / LANES * LANES;
+        for first in (0..whole).step_by(LANES) {
+            for (lane, sum) in lanes.iter_mut().enumerate() {
+                let i = first + lane;
+                *sum = s.fma(s.splat(q[i]), self.learned::<S, LAST>(s, i, k[i], new), *sum);
+            }
+        }
+        for i in whole..k.len() {
+            let sum = &mut lanes[i - whole];
+            *sum = s.fma(s.splat(q[i]), self.learned::<S, LAST>(s, i, k[i], new), *sum);
+        }
+        fold_vectors(s, lanes)
+    }
+
+    /// A row after the update.
+    #[inline(always)]
+    fn learned<S: Simd, const LAST: bool>(&mut self, s: S, i: usize, k: f32, new: S::Floats) -> S::Floats {
+        let row = s.fma(s.splat(k), new, s.load(&self.work[i]));
+        if LAST {
+            store(s, row, &mut self.state.row(i)[self.cols.clone()]);
+        } else {
+            s.store(row, &mut self.work[i]);
+        }
+        row
+    }
 }
 
 /// The fold over the keys: the upper half of the vectors onto the lower, four times.
