@@ -1,8 +1,12 @@
 //! A byte buffer of fixed size for devices in host memory. It does not know what the bytes mean.
 
 use crate::MemoryError;
+use crate::region::advise_huge_pages;
 use memmap2::{MmapMut, MmapOptions};
 use std::fmt;
+
+/// Bytes from which a buffer asks for large pages. A smaller one gains little, and its last page would be mostly idle.
+const HUGE_FROM: u64 = 4 << 20;
 
 /// Bytes that start as zeros, at a multiple of 64 (in fact of a page), and are committed when first touched. It cannot grow.
 pub struct HostBuffer {
@@ -21,7 +25,11 @@ impl HostBuffer {
         }
         let length = isize::try_from(bytes).map_err(|_| MemoryError::TooLarge { bytes })? as usize;
         let mapping = MmapOptions::new().len(length).map_anon();
-        Ok(Self { mapping: Some(mapping.map_err(|source| MemoryError::Refused { bytes, source })?) })
+        let mapping = mapping.map_err(|source| MemoryError::Refused { bytes, source })?;
+        if bytes >= HUGE_FROM {
+            advise_huge_pages(&mapping);
+        }
+        Ok(Self { mapping: Some(mapping) })
     }
 
     /// Number of bytes.

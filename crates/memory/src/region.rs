@@ -134,9 +134,9 @@ impl DerefMut for SlotWrite<'_> {
     }
 }
 
-/// Asks for 2 MiB pages: weights are read from end to end, and 4 KiB pages cost about a tenth of the memory's speed.
+/// Asks for 2 MiB pages: weights are read from end to end, and 4 KiB pages cost a tenth to a fifth of the memory's speed.
 /// A kernel that does not know them may say no; nothing depends on the answer.
-fn advise_huge_pages(mapping: &MmapMut) {
+pub(crate) fn advise_huge_pages(mapping: &MmapMut) {
     #[cfg(all(target_os = "linux", not(miri)))]
     let _ = mapping.advise(memmap2::Advice::HugePage);
     #[cfg(any(not(target_os = "linux"), miri))]
