@@ -9,6 +9,7 @@
 #![expect(clippy::print_stdout, reason = "prints its table")]
 
 use cpu::{Cpu, Level, limits};
+use memory::HostBuffer;
 use ops::{
     Activation, Activations, Buffer, DecayFormula, Device, Ids, LatentCache, Matrix, Op, Packing, Routing,
     Tensor,
@@ -18,14 +19,16 @@ use std::time::Duration;
 fn main() {
     let settings = Settings::from_arguments();
     println!("{}, {} threads, {} rounds", settings.level.name(), settings.threads, settings.rounds);
-    let memory = vec![1_u8; 512 << 20];
+    let mut buffer = HostBuffer::new(512 << 20).expect("memory");
+    buffer.as_mut_slice().fill(1);
+    let memory = buffer.as_slice();
     let mut rows: Vec<Row> =
         ROWS.iter().filter(|(name, _)| settings.wants(name)).map(|(_, make)| make(&settings)).collect();
     for _ in 0..settings.rounds {
         for row in &mut rows {
-            let before = row.work.seconds(&settings, &memory);
+            let before = row.work.seconds(&settings, memory);
             let time = row.measure() / settings.threads as f64;
-            let after = row.work.seconds(&settings, &memory);
+            let after = row.work.seconds(&settings, memory);
             row.ratios.push(f64::midpoint(before, after) / time);
             row.times.push(time);
         }

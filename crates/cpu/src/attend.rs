@@ -278,10 +278,13 @@ impl Part<'_> {
             }
             for (p, row) in rows.iter().enumerate() {
                 let row = row[c..][..width].as_chunks().0;
-                let row: [S::Floats; C] = from_fn(|i| s.load(&row[i]));
+                let mut columns = [s.splat(0.0); C];
+                for (column, row) in columns.iter_mut().zip(row) {
+                    *column = s.load(row);
+                }
                 for (sums, shares) in sums.iter_mut().zip(&shares) {
                     let share = s.splat(shares[p]);
-                    for (sum, x) in sums.iter_mut().zip(&row) {
+                    for (sum, x) in sums.iter_mut().zip(&columns) {
                         *sum = s.fma(share, *x, *sum);
                     }
                 }
@@ -331,7 +334,10 @@ fn products<S: Simd, const A: usize, const B: usize>(
     let x_blocks = x.map(|x| &x.as_chunks::<LANES>().0[..blocks]);
     let y_blocks = y.map(|y| &y.as_chunks::<LANES>().0[..blocks]);
     for b in 0..blocks {
-        let y: [S::Floats; B] = from_fn(|j| s.load(&y_blocks[j][b]));
+        let mut y = [s.splat(0.0); B];
+        for (y, blocks) in y.iter_mut().zip(&y_blocks) {
+            *y = s.load(&blocks[b]);
+        }
         for (sums, x) in sums.iter_mut().zip(&x_blocks) {
             let x = s.load(&x[b]);
             for (sum, y) in sums.iter_mut().zip(&y) {
@@ -340,10 +346,13 @@ fn products<S: Simd, const A: usize, const B: usize>(
         }
     }
     if rest < n {
-        let y: [S::Floats; B] = from_fn(|j| s.load_part(&y[j][rest..n]));
+        let mut parts = [s.splat(0.0); B];
+        for (part, y) in parts.iter_mut().zip(&y) {
+            *part = s.load_part(&y[rest..n]);
+        }
         for (sums, x) in sums.iter_mut().zip(&x) {
             let x = s.load_part(&x[rest..n]);
-            for (sum, y) in sums.iter_mut().zip(&y) {
+            for (sum, y) in sums.iter_mut().zip(&parts) {
                 *sum = s.fma(x, *y, *sum);
             }
         }

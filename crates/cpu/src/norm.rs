@@ -113,6 +113,8 @@ impl Kernel for L2Norm<'_> {
     }
 }
 
+/// Columns of a residual mix that are summed side by side.
+const STRIP: usize = 4 * LANES;
 /// Entries of a residual mix whose scores are on the stack: more than any model has.
 const ENTRIES_MAX: usize = 64;
 
@@ -172,24 +174,36 @@ impl Kernel for Mix<'_> {
         let mut shares = [[0.0; LANES]; ENTRIES_MAX / LANES];
         let scores = shares.as_flattened_mut();
         let score = |dot: f32, square: f32| dot / (square / width + eps).sqrt();
-        for i in (0..count).step_by(2) {
-            let a = entries.row(i);
-            // The last one alone is paired with itself.
-            let b = entries.row((i + 1).min(count - 1));
-            let [a_dot, a_square, b_dot, b_square] = dots(s, [(a, weight), (a, a), (b, weight), (b, b)]);
-            scores[i] = score(a_dot, a_square);
-            if i + 1 < count {
-                scores[i + 1] = score(b_dot, b_square);
+        for i in (0..count).step_by(4) {
+            // The last one stands in for entries that are not there.
+            let [a, b, c, d] = [0, 1, 2, 3].map(|j| entries.row((i + j).min(count - 1)));
+            let pairs = [(a, weight), (a, a), (b, weight), (b, b), (c, weight), (c, c), (d, weight), (d, d)];
+            let sums = dots(s, pairs);
+            for (score_of, sums) in scores[i..count].iter_mut().zip(sums.as_chunks::<2>().0) {
+                *score_of = score(sums[0], sums[1]);
             }
         }
         softmax(s, &mut shares, count);
         let shares = &shares.as_flattened()[..count];
-        for (b, out) in out.chunks_mut(LANES).enumerate() {
+        let (strips, rest) = out.as_chunks_mut::<STRIP>();
+        let rest_start = strips.len() * STRIP;
+        for (b, strip) in strips.iter_mut().enumerate() {
+            let mut sums = [s.splat(0.0); STRIP / LANES];
+            for (i, share) in shares.iter().enumerate() {
+                let x = &entries.row(i)[b * STRIP..][..STRIP];
+                for (sum, x) in sums.iter_mut().zip(x.as_chunks().0) {
+                    *sum = s.fma(s.splat(*share), s.load(x), *sum);
+                }
+            }
+            for (sum, out) in sums.iter().zip(strip.as_chunks_mut().0) {
+                s.store(*sum, out);
+            }
+        }
+        for (b, out) in rest.chunks_mut(LANES).enumerate() {
             let mut sum = s.splat(0.0);
             for (i, share) in shares.iter().enumerate() {
-                let x = &entries.row(i)[b * LANES..][..out.len()];
-                let x = load(s, x);
-                sum = s.fma(s.splat(*share), x, sum);
+                let x = &entries.row(i)[rest_start + b * LANES..][..out.len()];
+                sum = s.fma(s.splat(*share), load(s, x), sum);
             }
             store(s, sum, out);
         }
