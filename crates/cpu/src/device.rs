@@ -14,7 +14,6 @@ use crate::route::route;
 use crate::scratch::Scratch;
 use memory::Slab;
 use ops::{Buffer, Device, DeviceError, MemoryInfo, Op, Submission, Ticket};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,8 +29,38 @@ pub struct Cpu {
     memory: Memory,
     machine: Machine,
     submissions: u64,
-    tickets: BTreeMap<u64, Vec<u8>>,
-    next_ticket: u64,
+    reads: Reads,
+}
+
+/// Reads that were asked for and not yet taken: their bytes as they were. Memory of taken ones is used again.
+#[derive(Default)]
+struct Reads {
+    waiting: Vec<(u64, Vec<u8>)>,
+    spare: Vec<Vec<u8>>,
+    last: u64,
+}
+
+impl Reads {
+    /// Keeps bytes; the number to take them by.
+    fn keep(&mut self, bytes: &[u8]) -> u64 {
+        let mut kept = self.spare.pop().unwrap_or_default();
+        kept.extend_from_slice(bytes);
+        self.last += 1;
+        self.waiting.push((self.last, kept));
+        self.last
+    }
+
+    /// Gives bytes; false if the number names none.
+    fn take(&mut self, number: u64, into: &mut [u8]) -> bool {
+        let Some(place) = self.waiting.iter().position(|(waiting, _)| *waiting == number) else {
+            return false;
+        };
+        let (_, mut bytes) = self.waiting.swap_remove(place);
+        into.copy_from_slice(&bytes);
+        bytes.clear();
+        self.spare.push(bytes);
+        true
+    }
 }
 
 impl Cpu {
@@ -53,13 +82,7 @@ impl Cpu {
             return Err(DeviceError::Failed { device: NAME.into(), reason });
         }
         let machine = Machine { level, pool: Pool::new(threads)?, scratch: Scratch::default() };
-        Ok(Cpu {
-            memory: Memory::default(),
-            machine,
-            submissions: 0,
-            tickets: BTreeMap::new(),
-            next_ticket: 0,
-        })
+        Ok(Cpu { memory: Memory::default(), machine, submissions: 0, reads: Reads::default() })
     }
 
     /// The instructions it uses.
@@ -199,18 +222,14 @@ impl Device for Cpu {
     }
 
     fn read_later(&mut self, buffer: Buffer, offset: u64, bytes: u64) -> Result<Ticket, DeviceError> {
-        let values = self.memory.range(buffer, offset, bytes)?.to_vec();
-        self.next_ticket += 1;
-        self.tickets.insert(self.next_ticket, values);
-        Ok(Ticket { after: self.last(), id: self.next_ticket, bytes })
+        let id = self.reads.keep(self.memory.range(buffer, offset, bytes)?);
+        Ok(Ticket { after: self.last(), id, bytes })
     }
 
     fn take(&mut self, ticket: Ticket, into: &mut [u8]) -> Result<(), DeviceError> {
-        let bytes = self
-            .tickets
-            .remove(&ticket.id)
-            .ok_or_else(|| DeviceError::UnknownHandle { device: NAME.into(), what: format!("{ticket:?}") })?;
-        into.copy_from_slice(&bytes);
-        Ok(())
+        if self.reads.take(ticket.id, into) {
+            return Ok(());
+        }
+        Err(DeviceError::UnknownHandle { device: NAME.into(), what: format!("{ticket:?}") })
     }
 }

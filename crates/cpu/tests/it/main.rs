@@ -1,2 +1,3 @@
 //! The device from outside.
 mod conformance;
+mod device;
