@@ -2,6 +2,7 @@
 //! exclude each other, lists of texts.
 use super::catalog::{Kind, Type};
 use super::*;
+use crate::seeds_of_tests::{Random, seeds};
 use clap::Arg;
 use std::fs;
 use tempfile::TempDir;
@@ -320,4 +321,33 @@ fn the_template_is_a_file_that_can_be_read() {
         .filter(|line| line.starts_with('#') && !line.starts_with("# ") && line.contains(" ="))
         .count();
     assert_eq!(keys, definition.catalog().names().len());
+}
+
+#[test]
+fn damaged_files_are_read_or_refused_by_their_line() {
+    let definition = Definition::of_program();
+    let sound =
+        "chunk = 5\nmodel = ['a', \"b\\u0041\"]\ntemperature = 0.5\n[run]\nseed = 0x10\nignore-eos = true\n";
+    let path = Path::new("config.toml");
+    let mut read = 0;
+    for seed in seeds(500) {
+        let mut random = Random(seed);
+        let mut bytes = sound.as_bytes().to_vec();
+        for _ in 0..=random.below(3) {
+            let at = random.below(bytes.len());
+            match random.below(3) {
+                0 => bytes[at] = random.next() as u8,
+                1 => drop(bytes.remove(at)),
+                _ => bytes.insert(at, sound.as_bytes()[random.below(sound.len())]),
+            }
+        }
+        match file::entries(path, &String::from_utf8_lossy(&bytes), definition.catalog()) {
+            Ok(entries) => read += usize::from(!entries.is_empty()),
+            Err(failure) => {
+                let message = failure.message();
+                assert!(message.starts_with("config.toml, line "), "{message}");
+            }
+        }
+    }
+    assert!(read > 0, "some damage does no harm");
 }
