@@ -105,7 +105,7 @@ impl Command {
     pub(crate) fn json(&self) -> bool {
         match self {
             Command::Run(args) => args.output.json,
-            Command::Chat(args) => args.output.json,
+            Command::Chat(args) => args.json,
             Command::Logits(args) => args.output.json,
             Command::Trace(args) => args.output.json,
             Command::Verify(args) => args.output.json,
@@ -159,7 +159,8 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) prompt: PromptArgs,
     /// Answer the text as one turn of a chat: what the model thinks goes to standard error, what it answers to standard
-    /// output. An answer may be as long as the context holds, unless --max-tokens or the model say less
+    /// output. It may be as long as the context holds, unless --max-tokens or the model say less. --system, --effort,
+    /// --no-think and --thinking are for it
     #[arg(long, help_heading = "Conversation", conflicts_with_all = ["ids", "ignore_eos"])]
     pub(crate) chat: bool,
     #[command(flatten)]

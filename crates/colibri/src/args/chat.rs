@@ -1,5 +1,5 @@
 //! Flags of conversations: what is said before them, how the model thinks, and how that is shown.
-use super::{EngineArgs, ModelArgs, OutputArgs, SamplingArgs};
+use super::{EngineArgs, ModelArgs, SamplingArgs};
 use crate::chat::Thinking;
 use crate::errors::Failure;
 use crate::values;
@@ -31,8 +31,9 @@ pub(crate) struct ChatArgs {
     pub(crate) model: ModelArgs,
     #[command(flatten)]
     pub(crate) engine: EngineArgs,
-    #[command(flatten)]
-    pub(crate) output: OutputArgs,
+    /// Print one JSON object a line: for each answer, each error, and /stats
+    #[arg(long, help_heading = "Output")]
+    pub(crate) json: bool,
 }
 
 /// How a conversation begins and how thinking is shown.

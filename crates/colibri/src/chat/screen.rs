@@ -12,10 +12,43 @@ use text::chat::Delta;
 /// How thinking looks.
 const DIMMED: Style = Style::new().dimmed();
 
-/// Shows what was thought, when it was not shown as it came.
-pub(crate) fn show_thought(text: &str) {
-    // Nobody is left to tell if this cannot be written.
-    let _ = Stream::Error.put(&format!("{}\n", Stream::Error.painted(DIMMED, text)));
+/// Where an answer is shown.
+pub(crate) trait Surface {
+    /// More of the answer itself.
+    ///
+    /// # Errors
+    /// That it cannot be written.
+    fn content(&mut self, text: &str) -> Result<(), Failure>;
+
+    /// More of what stands beside it. That nobody reads it is no reason to stop.
+    fn aside(&mut self, text: &str);
+
+    /// A line that stands for what is folded, and is written over until it is the `last`.
+    fn fold(&mut self, line: &str, last: bool);
+}
+
+/// Both streams of the program.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Streams;
+
+impl Surface for Streams {
+    fn content(&mut self, text: &str) -> Result<(), Failure> {
+        report::print(text)
+    }
+
+    fn aside(&mut self, text: &str) {
+        let _ = Stream::Error.put(&Stream::Error.painted(DIMMED, text));
+    }
+
+    fn fold(&mut self, line: &str, last: bool) {
+        let line = Stream::Error.painted(DIMMED, line);
+        let _ = match (Stream::Error.is_terminal(), last) {
+            (true, false) => Stream::Error.put(&format!("\r{line}")),
+            (true, true) => Stream::Error.put(&format!("\r{line}\n")),
+            (false, false) => Ok(()),
+            (false, true) => Stream::Error.put(&format!("{line}\n")),
+        };
+    }
 }
 
 /// What was shown last.
@@ -28,7 +61,8 @@ enum Shown {
 }
 
 /// One answer as it is shown.
-pub(crate) struct Screen {
+pub(crate) struct Screen<S> {
+    surface: S,
     thinking: Thinking,
     /// Whether more than thinking is shown.
     answer: bool,
@@ -40,10 +74,11 @@ pub(crate) struct Screen {
     prefill: Option<ProgressBar>,
 }
 
-impl Screen {
+impl<S: Surface> Screen<S> {
     /// Nothing yet. Without `answer` only thinking is shown.
-    pub(crate) fn new(thinking: Thinking, answer: bool) -> Self {
-        Screen { thinking, answer, shown: Shown::Nothing, line_ended: true, thought: 0, prefill: None }
+    pub(crate) fn new(surface: S, thinking: Thinking, answer: bool) -> Self {
+        let shown = Shown::Nothing;
+        Screen { surface, thinking, answer, shown, line_ended: true, thought: 0, prefill: None }
     }
 
     /// How far the prompt is read.
@@ -60,7 +95,6 @@ impl Screen {
     /// # Errors
     /// Standard output that cannot be written to.
     pub(crate) fn said(&mut self, deltas: &[Delta]) -> Result<(), Failure> {
-        self.prefill = None;
         self.thought += u32::from(deltas.iter().any(|delta| matches!(delta, Delta::Reasoning(_))));
         for delta in deltas {
             match delta {
@@ -71,10 +105,11 @@ impl Screen {
                 _ if !self.answer => self.turn_to(Shown::Nothing)?,
                 Delta::Content(text) => {
                     self.turn_to(Shown::Content)?;
-                    report::print(text)?;
+                    self.surface.content(text)?;
                     self.line_ended = text.ends_with('\n');
                 }
                 Delta::Call { name, .. } => {
+                    // Each call has its own line.
                     self.turn_to(Shown::Nothing)?;
                     self.shown = Shown::Call;
                     self.aside(&format!("the model calls {name} "));
@@ -89,31 +124,27 @@ impl Screen {
     ///
     /// # Errors
     /// Standard output that cannot be written to.
-    pub(crate) fn finish(mut self) -> Result<(), Failure> {
-        self.prefill = None;
+    pub(crate) fn finish(mut self) -> Result<S, Failure> {
         let called = self.shown == Shown::Call;
         self.turn_to(Shown::Nothing)?;
         if called {
-            report::tell("note: there are no tools in a chat; nothing was called");
+            self.surface.aside("there are no tools in a chat: nothing was called\n");
         }
-        Ok(())
+        Ok(self.surface)
     }
 
     fn think(&mut self, text: &str) {
         match self.thinking {
             Thinking::Show => self.aside(text),
-            Thinking::Fold if Stream::Error.is_terminal() => {
-                let line = format!("thinking: {}", counted(self.thought, "token"));
-                // It is written over with every token; nobody is left to tell if this cannot be written.
-                let _ = Stream::Error.put(&format!("\r{}", Stream::Error.painted(DIMMED, &line)));
+            Thinking::Fold => {
+                self.surface.fold(&format!("thinking: {}", counted(self.thought, "token")), false);
             }
-            Thinking::Fold | Thinking::Hide => {}
+            Thinking::Hide => {}
         }
     }
 
-    /// Dimmed, on standard error.
     fn aside(&mut self, text: &str) {
-        let _ = Stream::Error.put(&Stream::Error.painted(DIMMED, text));
+        self.surface.aside(text);
         self.line_ended = text.ends_with('\n');
     }
 
@@ -124,18 +155,92 @@ impl Screen {
         }
         match (self.shown, self.thinking) {
             (Shown::Thinking, Thinking::Fold) => {
-                let back = if Stream::Error.is_terminal() { "\r" } else { "" };
-                let line = format!("thought: {} ", counted(self.thought, "token"));
-                let _ = Stream::Error.put(&format!("{back}{}\n", Stream::Error.painted(DIMMED, &line)));
+                // Not shorter than what it is written over.
+                self.surface.fold(&format!("thought: {} ", counted(self.thought, "token")), true);
             }
             (Shown::Thinking, Thinking::Show) | (Shown::Call, _) if !self.line_ended => {
-                let _ = Stream::Error.put("\n");
+                self.surface.aside("\n");
             }
-            (Shown::Content, _) if !self.line_ended => report::print("\n")?,
+            (Shown::Content, _) if !self.line_ended => self.surface.content("\n")?,
             _ => {}
         }
         self.line_ended = true;
         self.shown = next;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Content as it is, what stands beside it between brackets, what is folded between braces.
+    #[derive(Default)]
+    struct Paper(String);
+
+    impl Surface for Paper {
+        fn content(&mut self, text: &str) -> Result<(), Failure> {
+            self.0 += text;
+            Ok(())
+        }
+
+        fn aside(&mut self, text: &str) {
+            self.0.extend(["[", text, "]"]);
+        }
+
+        fn fold(&mut self, line: &str, last: bool) {
+            self.0.extend(["{", line, if last { ".}" } else { "}" }]);
+        }
+    }
+
+    fn shown(thinking: Thinking, answer: bool, tokens: &[&[Delta]]) -> String {
+        let mut screen = Screen::new(Paper::default(), thinking, answer);
+        for deltas in tokens {
+            screen.said(deltas).unwrap();
+        }
+        screen.finish().unwrap().0
+    }
+
+    fn thought(text: &str) -> Delta {
+        Delta::Reasoning(text.into())
+    }
+
+    fn content(text: &str) -> Delta {
+        Delta::Content(text.into())
+    }
+
+    #[test]
+    fn thinking_stands_beside_the_answer() {
+        let tokens: [&[Delta]; 5] =
+            [&[thought("So")], &[thought(" it is.")], &[], &[content("Yes")], &[content(".")]];
+        let show = |thinking| shown(thinking, true, &tokens);
+        assert_eq!(show(Thinking::Show), "[So][ it is.][\n]Yes.\n");
+        assert_eq!(
+            show(Thinking::Fold),
+            "{thinking: 1 token}{thinking: 2 tokens}{thought: 2 tokens .}Yes.\n"
+        );
+        assert_eq!(show(Thinking::Hide), "Yes.\n");
+        assert_eq!(shown(Thinking::Show, false, &tokens), "[So][ it is.][\n]");
+        let lines: [&[Delta]; 2] = [&[thought("So.\n")], &[content("Yes.\n")]];
+        assert_eq!(shown(Thinking::Show, true, &lines), "[So.\n]Yes.\n", "no line is ended twice");
+        assert_eq!(shown(Thinking::Show, true, &[&[thought("So")]]), "[So][\n]", "stopped in its thought");
+    }
+
+    #[test]
+    fn calls_are_shown_as_what_they_are() {
+        let call = |index, name: &str| Delta::Call { index, id: "x".into(), name: name.into() };
+        let arguments = |index, text: &str| Delta::Arguments { index, text: text.into() };
+        let tokens: [&[Delta]; 4] = [
+            &[content("Let me see.")],
+            &[call(0, "look"), arguments(0, "{\"at\":")],
+            &[arguments(0, "1}")],
+            &[call(1, "go"), arguments(1, "{}")],
+        ];
+        assert_eq!(
+            shown(Thinking::Show, true, &tokens),
+            "Let me see.\n[the model calls look ][{\"at\":][1}][\n][the model calls go ][{}][\n]\
+             [there are no tools in a chat: nothing was called\n]"
+        );
+        assert_eq!(shown(Thinking::Show, false, &tokens), "");
     }
 }

@@ -3,7 +3,7 @@
 use super::conversation::{Conversation, Ending, Manner, News, Reply, advice, nothing_to_retry};
 use super::orders::Thinking;
 use super::saved::{self, Chat, Options};
-use super::screen::{self, Screen};
+use super::screen::{Screen, Streams, Surface as _};
 use super::voice::{self, Voice};
 use crate::args::{EngineArgs, ModelArgs, SamplingArgs, SpeechArgs};
 use crate::errors::Failure;
@@ -15,8 +15,9 @@ use crate::sampling::{self, Decoding};
 use crate::terminal::Stream;
 use crate::work::{Demand, Planned, Work};
 use engine::plan::{DEFAULT_CONTEXT_MAX, PlanError, Request};
-use engine::{Engine, Session};
+use engine::{Engine, Plan, Session};
 use memory::machine;
+use models::Dense;
 use serde_json::{Value, json};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -117,7 +118,7 @@ impl Speaker {
             stop: self.decoding.stop_strings()?,
             cancel: stoppable.flag(),
         };
-        let mut screen = Screen::new(self.thinking, !self.json);
+        let mut screen = Screen::new(Streams, self.thinking, !self.json);
         let mut closed = None;
         let mut news = |news: News<'_>| {
             let shown = match news {
@@ -261,7 +262,7 @@ impl Speaker {
     pub(crate) fn show_last_thought(&self) {
         let last = self.conversation.record().last_answer();
         if let Some(thought) = last.and_then(|message| message.reasoning.as_deref()) {
-            screen::show_thought(thought);
+            Streams.aside(&format!("{thought}\n"));
         }
     }
 
@@ -292,6 +293,16 @@ impl Speaker {
     pub(crate) fn open(&mut self, file: &Path) -> Result<(), Failure> {
         let voice = self.conversation.voice();
         let chat = saved::load(file, voice.model(), voice.vocabulary())?;
+        let (tokens, plan) = (chat.record.ids.len(), self.work.engine.plan());
+        if tokens >= plan.context as usize {
+            return Err(Failure::Usage(format!(
+                "{}: its {} leave no room for an answer in the context of {}; start with a larger --context, up to {}",
+                file.display(),
+                counted(tokens, "token"),
+                plan.context,
+                plan.context_most
+            )));
+        }
         self.resume(file, chat)
     }
 
@@ -338,33 +349,36 @@ fn usual_thinking(json: bool) -> Thinking {
 }
 
 /// Room for the conversation, and for its state from before the latest turn, so that it can be gone back to; unless memory
-/// is so short that this would cost context. One turn alone has nothing to go back to.
+/// is so short that this would cost context or bits. One turn alone has nothing to go back to.
 fn demand(model: &Model, args: &EngineArgs, tokens: usize, several: bool) -> Result<Demand, Failure> {
     let with = |sequences| Request { sequences, ..load::request(args, None, 1) };
-    let one = || Demand::new(with(1), tokens);
     if !several {
-        return Ok(one());
+        return Ok(Demand::new(with(1), tokens));
     }
-    let fits = match load::plan(model, &with(2), tokens, 0) {
-        Ok(two) if args.context.is_some() => two.sequences == 2,
-        Ok(two) => {
-            let most = DEFAULT_CONTEXT_MAX.min(two.context_most);
-            two.context >= most || two.context >= load::plan(model, &with(1), tokens, 0)?.context
-        }
-        Err(Failure::Plan(PlanError::DoesNotFit(_))) => false,
-        Err(failure) => return Err(failure),
-    };
-    let (demand, note) = if fits {
-        (
-            Demand::new(with(2), tokens),
-            "two states are planned: the conversation's, and the one before the latest turn, to go back to",
-        )
+    let two = room_for_two(|sequences| load::plan(model, &with(sequences), tokens, 0))?;
+    let (sequences, note) = if two {
+        (2, "two states are planned: the conversation's, and the one before the latest turn, to go back to")
     } else {
         (
-            one(),
+            1,
             "memory is short: no state before the latest turn is kept; after /retry, a failure, or Ctrl-C while a \
              prompt is read, the next turn computes the conversation anew",
         )
     };
-    Ok(demand.noting(note))
+    Ok(Demand::new(with(sequences), tokens).noting(note))
+}
+
+/// Whether a second state fits and costs neither context nor bits of the weights; `plan` gives the plan for so many states.
+pub(super) fn room_for_two(plan: impl Fn(u32) -> Result<Plan, Failure>) -> Result<bool, Failure> {
+    let two = match plan(2) {
+        Ok(two) => two,
+        Err(Failure::Plan(PlanError::DoesNotFit(_))) => return Ok(false),
+        Err(failure) => return Err(failure),
+    };
+    let most = DEFAULT_CONTEXT_MAX.min(two.context_most);
+    if two.context >= most && two.options.dense == Dense::ALL[0] {
+        return Ok(true);
+    }
+    let one = plan(1)?;
+    Ok(two.context >= one.context && two.options.dense == one.options.dense)
 }

@@ -3,7 +3,9 @@
 use super::conversation::{Conversation, Ending, Manner, News, Reply};
 use super::record::Record;
 use super::saved::{self, Chat, Options};
+use super::speaker::room_for_two;
 use super::voice::Voice;
+use crate::errors::Failure;
 use crate::{embedded, seeds_of_tests as seeds};
 use engine::plan::Request;
 use engine::{Engine, Limits, Sampling};
@@ -45,6 +47,7 @@ struct Bench {
     /// Breaks reads of experts while it is set.
     broken: Arc<AtomicBool>,
     sampling: Sampling,
+    stop: StopStrings,
     max_tokens: u32,
 }
 
@@ -73,7 +76,14 @@ impl Bench {
         let engine =
             Engine::load(&checkpoint, &family, plan, device, (Arc::new(reader), 2), &mut |_| {}).unwrap();
         let conversation = Conversation::new(voice(&family, options));
-        Bench { engine, conversation, broken, sampling: Sampling::greedy(), max_tokens: 4096 }
+        Bench {
+            engine,
+            conversation,
+            broken,
+            sampling: Sampling::greedy(),
+            stop: StopStrings::default(),
+            max_tokens: 4096,
+        }
     }
 
     /// Asks; `on_news` may set the flag that stops the turn.
@@ -86,7 +96,7 @@ impl Bench {
         let manner = Manner {
             sampling: self.sampling.clone(),
             max_tokens: self.max_tokens,
-            stop: StopStrings::default(),
+            stop: self.stop.clone(),
             cancel: &cancel,
         };
         let mut news = |news: News<'_>| {
@@ -355,6 +365,60 @@ fn a_full_context_is_said_and_nothing_is_cut() {
     assert_eq!(*bench.record(), record);
     bench.conversation.reset(thinking(None));
     assert_eq!(bench.ask(SUM).ending, Ending::Stop);
+}
+
+/// Where memory is short, the second state goes first.
+#[test]
+fn a_state_to_go_back_to_costs_neither_context_nor_bits() {
+    let checkpoint = embedded::open().unwrap();
+    let family = Family::recognise(&checkpoint).unwrap();
+    let plan = |sequences, context, available| {
+        let request = Request {
+            options: LoadOptions::default(),
+            dense: None,
+            context,
+            sequences,
+            chunk: 16,
+            expert_cache: Some("8x".parse::<CacheSize>().unwrap()),
+            copies: 1,
+        };
+        let limits = Limits { total: 1 << 32, available };
+        engine::plan(&checkpoint, &family, &request, limits).map_err(Failure::from)
+    };
+    let reserve = Limits { total: 1 << 32, available: 0 }.reserve();
+    // A plan is tried with tables for all experts; a state takes far more.
+    let slack = 64 << 10;
+    let bytes = |sequences, context| plan(sequences, context, 1 << 32).unwrap().bytes() + reserve + slack;
+    let room = |context: Option<u32>, available| {
+        room_for_two(|sequences| plan(sequences, context, available)).unwrap()
+    };
+    for context in [None, Some(2048)] {
+        assert!(room(context, bytes(2, context)));
+        assert!(!room(context, bytes(1, context)), "{context:?}: one fits as it is");
+    }
+    // Two would fit, but with packed weights or less context.
+    for context in [None, Some(2048)] {
+        let (one, two) = [1, 2].map(|states| plan(states, context, bytes(1, context)).unwrap()).into();
+        assert!(one.context > two.context || one.options.dense != two.options.dense);
+    }
+    let too_long = room_for_two(|sequences| plan(sequences, Some(5000), 1 << 32)).unwrap_err();
+    assert!(too_long.message().contains("--context"), "{}", too_long.message());
+}
+
+#[test]
+fn a_stop_string_ends_an_answer_and_the_conversation_goes_on() {
+    let mut bench = Bench::new(thinking(None), 2, 1024);
+    bench.stop = StopStrings::new(vec![" 5 is".to_owned()]).unwrap();
+    let reply = bench.ask(SUM);
+    assert_eq!((reply.ending, reply.said.content.as_deref()), (Ending::Stop, Some("7 plus")));
+    let ids = bench.record().ids.clone();
+    assert!(ids.starts_with(&[&reply.prompt_ids[..], &reply.answer.ids].concat()), "what it said stays");
+    let closing = bench.conversation.voice().tokenizer().decode(&ids[ids.len() - 6..]).unwrap();
+    assert!(closing.ends_with("<|close|>message<|sep|><|end_of_msg|>"), "{closing}");
+    bench.stop = StopStrings::default();
+    let next = bench.ask("What is 3 plus 4?");
+    assert!(next.prompt_ids.starts_with(&ids));
+    assert_eq!(next.said.content.as_deref(), Some("3 plus 4 is 7."));
 }
 
 #[test]

@@ -11,8 +11,8 @@ use std::process::ExitCode;
 
 /// Runs it.
 pub(crate) fn run(args: &ChatArgs) -> Result<ExitCode, Failure> {
-    let ChatArgs { speech, load, no_history, sampling, model, engine, output } = args;
-    let json = output.json;
+    let ChatArgs { speech, load, no_history, sampling, model, engine, json } = args;
+    let json = *json;
     let flags = Flags { speech, sampling, model, engine, logprobs: None, json };
     let speaker = Speaker::load(flags, load.as_deref(), true)?;
     let history = || if *no_history { History::forgotten() } else { History::kept() };

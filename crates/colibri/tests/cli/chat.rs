@@ -43,6 +43,18 @@ fn greedy_ids_equal_the_goldens_of_chats() {
 }
 
 #[test]
+fn a_text_may_come_from_standard_input() {
+    let run = [&["run", "--chat", "-", "--no-think"][..], &GREEDY].concat();
+    let answer = colibri_with(&run, SUM);
+    assert_eq!((answer.code, answer.stdout.as_str()), (0, "7 plus 5 is 12.\n"));
+    assert!(answer.stderr.contains("prefill 29 tokens"), "{}", answer.stderr);
+    let likely = colibri_with(&[&run[..], &["--json", "--logprobs", "1"]].concat(), SUM).good();
+    assert_eq!(likely["logprobs"].as_array().unwrap().len(), numbers(&likely["ids"]).len());
+    let stopped = colibri_with(&[&run[..], &["--json", "--stop", " 5"]].concat(), SUM).good();
+    assert_eq!((&stopped["content"], &stopped["finish"]), (&"7 plus".into(), &"stop".into()));
+}
+
+#[test]
 fn each_line_is_a_turn_and_computes_only_what_is_new() {
     let input = format!(
         "{SUM}\n/stats\nWhat is 3 plus 4?\n\n/system Be kind.\nWhat is the opposite of happy?\n/stats"
@@ -225,6 +237,13 @@ fn a_conversation_is_saved_and_goes_on() {
         assert_eq!(said[0]["stats"]["prefill"]["tokens"], wanted["stats"]["prefill"]["tokens"]);
         assert!(!loaded.stderr.contains("computes the conversation anew"), "{}", loaded.stderr);
     }
+    let short = chat(&["--json", "--context", "40"], &format!("/load {file}\n/stats\n"));
+    let said = lines(&short);
+    let message = said[0]["error"]["message"].as_str().unwrap();
+    assert!(message.contains("a larger --context, up to 4096"), "{message}");
+    assert_eq!(said[1]["tokens"], 0, "what was there before stays");
+    let (_, message) = chat(&["--json", "--context", "40", "--load", file], "").error(2);
+    assert!(message.contains("--context"), "{message}");
     // Made in another mode, the state is of no use, and the ids are.
     let other = ["chat", "--json", "--temperature", "0", "--load", file];
     let other = colibri_with(&other, "What is 3 plus 4?\n");
