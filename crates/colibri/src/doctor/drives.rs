@@ -208,7 +208,7 @@ fn mount(path: &Path) -> Option<(PathBuf, String)> {
     let known = |disk: &sysinfo::Disk| {
         (disk.mount_point().to_path_buf(), disk.file_system().to_string_lossy().into_owned())
     };
-    innermost(path, disks.list().iter().map(known))
+    innermost(path, disks.iter().map(known))
 }
 
 /// The mount whose point is the longest beginning of the path; of two at one point the later hides the earlier.

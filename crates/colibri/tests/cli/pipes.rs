@@ -31,6 +31,7 @@ fn talkative(model: &str) -> Vec<(Vec<&str>, i32)> {
         (vec!["doctor", "--missing", "--model", model], 1),
         (vec!["config"], 0),
         (vec!["tokenize", "Once"], 0),
+        (vec!["run", "--chat", "Once", "--no-think", "--max-tokens", "8", "--temperature", "0"], 0),
     ]
 }
 
