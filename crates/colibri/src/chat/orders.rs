@@ -95,7 +95,7 @@ pub(crate) fn read(entry: Entry) -> Result<Entered, String> {
 fn order(name: &str, argument: &str) -> Result<Order, String> {
     let file = || match argument {
         "" => Err(format!("{name} needs a file: {name} FILE")),
-        path => Ok(PathBuf::from(path)),
+        path => Ok(at_home(path)),
     };
     let order = match name {
         "/system" if argument.is_empty() => Err("/system needs a text: /system TEXT".into()),
@@ -114,6 +114,14 @@ fn order(name: &str, argument: &str) -> Result<Order, String> {
         Ok(order)
     } else {
         Err(format!("{name} takes nothing after it: found `{argument}`"))
+    }
+}
+
+/// A path; `~/` is the home directory, as in shells.
+fn at_home(path: &str) -> PathBuf {
+    match (path.strip_prefix("~/"), etcetera::home_dir()) {
+        (Some(rest), Ok(home)) => home.join(rest),
+        _ => PathBuf::from(path),
     }
 }
 
@@ -150,6 +158,7 @@ mod tests {
             ("/system  Be short.\nAlways. ", Order::System("Be short.\nAlways.".into())),
             ("/save a b.json", Order::Save("a b.json".into())),
             ("/load x", Order::Load("x".into())),
+            ("/load ~/x", Order::Load(etcetera::home_dir().unwrap().join("x"))),
             ("/think", Order::Think(None)),
             ("/think fold", Order::Think(Some(Thinking::Fold))),
             ("/quit ", Order::Quit),

@@ -9,6 +9,7 @@ use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
+use text::chat::{ChatOptions, Effort};
 
 const FORMAT: &str = "colibri-chat";
 const VERSION: u32 = 1;
@@ -33,6 +34,24 @@ pub(crate) struct Options {
     pub(crate) thinking: bool,
     /// How much; None: it was not told.
     pub(crate) effort: Option<String>,
+}
+
+impl From<&ChatOptions> for Options {
+    fn from(options: &ChatOptions) -> Self {
+        let effort = options.effort.map(|effort| effort.name().to_owned());
+        Options { thinking: options.thinking, effort }
+    }
+}
+
+impl Options {
+    /// For rendering; what cannot be, if they came from a file.
+    pub(crate) fn chat_options(&self) -> Result<ChatOptions, String> {
+        let known = |name: &String| {
+            Effort::named(name).ok_or_else(|| format!("`effort` is {name:?}, expected low, high or max"))
+        };
+        let effort = self.effort.as_ref().map(known).transpose()?;
+        Ok(ChatOptions { thinking: self.thinking, effort, ..ChatOptions::default() })
+    }
 }
 
 /// A conversation to go on with.
@@ -128,7 +147,7 @@ pub(crate) fn load(file: &Path, model: &ModelName, vocabulary: u32) -> Result<Ch
             if *family == model.family { "its tokenizer differs".into() } else { format!("a {family}") };
         return Err(refused(format!("it was held with another model ({why}), whose ids mean other text")));
     }
-    match chat.record.fault(vocabulary) {
+    match chat.record.fault(vocabulary).or(chat.options.chat_options().err()) {
         Some(fault) => Err(refused(format!("it is damaged: {fault}"))),
         None => Ok(chat),
     }

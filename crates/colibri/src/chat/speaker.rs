@@ -21,7 +21,7 @@ use models::Dense;
 use serde_json::{Value, json};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use text::chat::{ChatOptions, Effort, FinishReason, Message, Role};
+use text::chat::{ChatOptions, FinishReason, Message, Role};
 
 /// The flags that a conversation depends on.
 #[derive(Clone, Copy)]
@@ -269,10 +269,7 @@ impl Speaker {
     /// Writes the conversation, with its state if there is one and memory for its bytes.
     pub(crate) fn save(&mut self, file: &Path) -> Result<(), Failure> {
         let voice = self.conversation.voice();
-        let options = Options {
-            thinking: voice.options.thinking,
-            effort: voice.options.effort.map(|effort| effort.name().to_owned()),
-        };
+        let options = Options::from(&voice.options);
         let (model, record) = (voice.model().clone(), self.conversation.record().clone());
         let (state, with) = match self.conversation.state().filter(|state| !state.ids().is_empty()) {
             None => (None, "without a state: none is computed yet"),
@@ -307,8 +304,7 @@ impl Speaker {
     }
 
     fn resume(&mut self, file: &Path, chat: Chat) -> Result<(), Failure> {
-        let effort = chat.options.effort.as_deref().and_then(Effort::named);
-        let options = ChatOptions { thinking: chat.options.thinking, effort, ..ChatOptions::default() };
+        let options = chat.options.chat_options().map_err(Failure::Usage)?;
         let state = saved::load_state(file, machine::available_memory()?);
         let (state, mut fault) = state.map_or_else(|fault| (None, Some(fault)), |state| (state, None));
         let engine = &mut self.work.engine;

@@ -145,10 +145,7 @@ impl Bench {
         let voice = self.conversation.voice();
         let chat = Chat {
             model: voice.model().clone(),
-            options: Options {
-                thinking: voice.options.thinking,
-                effort: voice.options.effort.map(|effort| effort.name().to_owned()),
-            },
+            options: Options::from(&voice.options),
             record: self.record().clone(),
         };
         let state = self.conversation.state().filter(|_| with_state);
@@ -160,8 +157,7 @@ impl Bench {
     fn load(&mut self, file: &Path) -> Option<String> {
         let chat = self.read(file).unwrap();
         let state = saved::load_state(file, u64::MAX).unwrap();
-        let effort = chat.options.effort.as_deref().and_then(Effort::named);
-        let options = ChatOptions { thinking: chat.options.thinking, effort, ..ChatOptions::default() };
+        let options = chat.options.chat_options().unwrap();
         self.conversation.resume(&mut self.engine, options, chat.record, state.as_deref()).unwrap()
     }
 

@@ -1,8 +1,8 @@
 //! Ctrl-C in the middle of a run.
-use crate::common::started;
+use crate::common::{colibri_with, program, started};
 use serde_json::Value;
-use std::io::Read as _;
-use std::process::{Child, Command};
+use std::io::{Read as _, Write as _};
+use std::process::{Child, Command, Stdio};
 
 fn interrupt(child: &Child) {
     signal(child, "-INT");
@@ -82,4 +82,31 @@ fn what_was_interrupted_says_so() {
     interrupt(&child);
     assert_eq!(child.wait().unwrap().code(), Some(130));
     assert_eq!(rest.join().unwrap().last().unwrap(), "error: interrupted");
+}
+
+/// The model is kept from ending its answer, so that there is time for the signal however slow this test is.
+#[test]
+fn a_chat_that_nobody_types_ends_with_the_answer_that_is_stopped() {
+    let endless = ["chat", "--no-think", "--temperature", "0", "--logit-bias", "3842=-100,3844=-100"];
+    let mut command = program();
+    command.args(endless).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    input.write_all(b"Tell me a story.\nAnd another one.\n").unwrap();
+    let mut output = child.stdout.take().unwrap();
+    output.read_exact(&mut [0; 20]).unwrap();
+    interrupt(&child);
+    output.read_to_end(&mut Vec::new()).unwrap();
+    let ended = child.wait_with_output().unwrap();
+    let told = String::from_utf8(ended.stderr).unwrap();
+    assert_eq!(ended.status.code(), Some(130), "{told}");
+    assert!(told.ends_with("stopped; what was said stays in the conversation\n"), "{told}");
+    // Without a signal the context ends it.
+    let input = "Tell me a story.\n";
+    let whole = colibri_with(&[&endless[..], &["--context", "100"]].concat(), input);
+    assert!(
+        whole.stderr.contains("the context of 100 positions is full and ended the answer"),
+        "{}",
+        whole.stderr
+    );
 }
