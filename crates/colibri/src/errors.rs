@@ -17,7 +17,7 @@ use text::TextError;
 
 /// The exit code of a run that was interrupted: 128 + SIGINT.
 pub(crate) const INTERRUPTED: u8 = 130;
-/// The exit code where nobody reads the text any more: 128 + SIGPIPE, as shells show it.
+/// The exit code where nobody reads the output any more: 128 + SIGPIPE, as shells show it.
 const OUTPUT_CLOSED: u8 = 141;
 
 /// For the help of every command.
@@ -27,7 +27,7 @@ Exit codes:
     1  failure: a file, the model, memory, or a comparison beyond its limits
     2  usage: flags, settings or a prompt that cannot be honoured
   130  interrupted by Ctrl-C or SIGTERM; a second one ends the program at once
-  141  nobody reads the text on standard output any more";
+  141  nobody reads standard output any more";
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -162,8 +162,8 @@ impl Failure {
 
     /// Says it on the stream where it belongs; the exit code.
     pub(crate) fn report(&self, json: bool) -> ExitCode {
-        // A reader of text that has seen enough is the end of a pipe, and no error.
-        if !json && matches!(self, Failure::OutputClosed) {
+        // A reader who has seen enough is the end of a pipe, and no error.
+        if matches!(self, Failure::OutputClosed) {
             return ExitCode::from(OUTPUT_CLOSED);
         }
         say(self.kind(), &self.message(), json);

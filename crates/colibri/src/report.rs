@@ -100,7 +100,7 @@ impl Settings {
 
 /// A line for people, on standard error. That nobody reads it is no reason to stop.
 pub(crate) fn tell(line: &str) {
-    let _ = Stream::Error.write(&format!("{line}\n"));
+    let _ = Stream::Error.write_line(line);
 }
 
 /// A heading and items with commas between them; lines after the first are indented. An item is never broken.

@@ -6,6 +6,7 @@ use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
 use std::borrow::Cow;
 use std::io::{self, IsTerminal as _, Write as _};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::{env, fmt};
 
 /// The word `error:`.
@@ -111,7 +112,19 @@ impl Stream {
         if self.is_terminal() { progress::aside(|| self.put_now(text)) } else { self.put_now(text) }
     }
 
+    /// Writes whole lines, as [`Stream::write`] does. On a terminal they begin a new one: an answer may be in mid-line.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn write_line(self, line: &str) -> io::Result<()> {
+        let broken = self.is_terminal() && MID_LINE.load(Ordering::Relaxed);
+        self.put(&format!("{}{}\n", if broken { "\n" } else { "" }, self.shown(line)))
+    }
+
     fn put_now(self, text: &str) -> io::Result<()> {
+        if self.is_terminal() && !text.is_empty() {
+            MID_LINE.store(!text.trim_end_matches(RESET).ends_with('\n'), Ordering::Relaxed);
+        }
         match self {
             Stream::Output => {
                 let mut stream = io::stdout().lock();
@@ -121,6 +134,12 @@ impl Stream {
         }
     }
 }
+
+/// Whether the last text on a terminal left its cursor in mid-line; both streams are one terminal mostly.
+static MID_LINE: AtomicBool = AtomicBool::new(false);
+
+/// What ends a style.
+const RESET: &str = "\x1b[0m";
 
 /// Text that cannot steer a terminal: control characters become pictures of themselves or numbers. It looks at each
 /// character alone (a carriage return also at the line feed behind it), so that no cut between two writes lets a

@@ -51,7 +51,9 @@ fn an_answer_is_stopped_and_the_conversation_goes_on_and_is_saved() {
     enter(&mut session, SUM, "7 plus 5 is 12.");
     enter(&mut session, "Tell me a story about a fox.", "Once upon a time");
     session.send_control('c').unwrap();
-    session.exp_string("stopped; what was said stays").unwrap();
+    // Neither is glued to the answer's line.
+    session.exp_string("\nstopping; once more").unwrap();
+    session.exp_string("\nstopped; what was said stays").unwrap();
     session.exp_string(PROMPT).unwrap();
     enter(&mut session, "What is 3 plus 4?", "3 plus 4 is 7.");
     enter(&mut session, &format!("/save {}", file.display()), "with its state");
