@@ -111,10 +111,11 @@ pub(crate) fn tokenizer(model: &Model) -> Result<Tiktoken, Failure> {
 const RANKS: &str = "tiktoken.model";
 const NAMES: &str = "tokenizer_config.json";
 
-/// The file that the tokenizer cannot do without, if it is not there.
-pub(crate) fn missing_tokenizer(checkpoint: &Checkpoint) -> Option<String> {
-    let there = in_first_directory(&*checkpoint.files(), RANKS).is_some();
-    (!there).then(|| RANKS.to_owned())
+/// Files of the tokenizer that are not there: the ranks, and the names of control tokens, without which nothing can be
+/// said in the model's chat format.
+pub(crate) fn missing_tokenizer(checkpoint: &Checkpoint) -> Vec<String> {
+    let absent = |name: &&str| in_first_directory(&*checkpoint.files(), name).is_none();
+    [RANKS, NAMES].into_iter().filter(absent).map(str::to_owned).collect()
 }
 
 /// The tokenizer of a checkpoint in `place` with so many ids.

@@ -175,12 +175,12 @@ impl Drive {
     }
 }
 
-/// Seconds that reading so many bytes takes, if they are spread over the drives as all bytes are and the drives work at
-/// the same time; None unless all were measured.
+/// Seconds that reading so many bytes takes, if they are spread over the drives as all bytes are; None unless all were
+/// measured. The drives work one after the other: a layer's experts lie in one shard, so a layer waits for one drive.
 pub(crate) fn seconds(drives: &[Drive], bytes: u64) -> Option<f64> {
     let all: u64 = drives.iter().map(|drive| drive.bytes).sum();
     let share = |drive: &Drive| Some(bytes as f64 * drive.bytes as f64 / all.max(1) as f64 / drive.rate()?);
-    drives.iter().map(share).try_fold(0.0, |slowest: f64, seconds| Some(slowest.max(seconds?)))
+    drives.iter().map(share).sum()
 }
 
 /// Where the file system of a path is mounted, and what it is.
@@ -237,9 +237,9 @@ mod tests {
     }
 
     #[test]
-    fn drives_work_at_the_same_time() {
-        let drives = [drive(300, 100), drive(100, 100)];
-        assert_eq!(seconds(&drives, 40), Some(0.3));
+    fn a_layer_waits_for_one_drive() {
+        let drives = [drive(300, 100), drive(100, 50)];
+        assert_eq!(seconds(&drives, 40), Some(0.3 + 0.2));
         let unmeasured = Drive { buffered_bytes_per_second: None, ..drive(100, 100) };
         assert_eq!(seconds(&[drive(300, 100), unmeasured], 40), None);
     }

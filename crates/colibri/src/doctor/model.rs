@@ -57,7 +57,15 @@ pub(crate) fn wholeness(seen: &Seen, directories: &[PathBuf]) -> Vec<Finding> {
     // Otherwise it is among the problems.
     if let Ok(tokenizer) = tokenizer {
         let ids = counted(tokenizer.vocabulary(), "token");
-        findings.push(Finding::ok("tokenizer", format!("tiktoken, {ids}")));
+        let missing = load::missing_tokenizer(&seen.partial.checkpoint);
+        findings.push(match missing.first() {
+            None => Finding::ok("tokenizer", format!("tiktoken, {ids}")),
+            Some(name) => Finding::warning(
+                "tokenizer",
+                format!("tiktoken, {ids}; without {name} its control tokens have no names: no chat"),
+                "download that file from the release",
+            ),
+        });
     }
     findings
 }
@@ -240,7 +248,7 @@ pub(crate) fn cold_token(seen: &Seen, drives: &[Drive]) -> Option<Finding> {
         Finding::warning(
             "reads",
             text,
-            "use a faster drive, or spread the shards over several: --model may be repeated",
+            "use a faster drive, or one volume striped over several (shards spread over drives are read in turn)",
         )
     } else {
         Finding::ok("reads", text)

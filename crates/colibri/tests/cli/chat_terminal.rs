@@ -150,3 +150,15 @@ fn thinking_folds_into_one_line() {
     assert!(unfolded.contains("thinking is shown"), "{unfolded}");
     quit(session);
 }
+
+/// Whoever types ahead, or pastes into a terminal that does not say so, has several lines on their way at once.
+#[test]
+fn lines_that_come_together_are_all_read() {
+    let home = tempfile::tempdir().unwrap();
+    let mut session = chat(home.path(), &["--no-think"]);
+    session.send("What is 7 plus 5?\r\"\"\"\rWhat is\r3 plus 4?\r\"\"\"\r/stats\r").unwrap();
+    session.flush().unwrap();
+    session.exp_string("7 plus 5 is 12.").unwrap();
+    session.exp_string("2 turns").unwrap();
+    quit(session);
+}

@@ -100,6 +100,14 @@ fn files_that_complete_a_model_are_listed() {
     };
     assert_eq!(list(&[], 0).stdout, "");
     assert_eq!(list(&["--json"], 0).json(), json!({"missing": []}));
+    // A model that could not chat is not whole.
+    let names = model.path().join("tokenizer_config.json");
+    let kept = fs::read(&names).unwrap();
+    fs::remove_file(&names).unwrap();
+    assert_eq!(list(&[], 1).stdout, "tokenizer_config.json\n");
+    let report = doctor(&["--json", "--no-measure", "--model", text_of(model.path())]).json();
+    assert!(report["findings"].to_string().contains("no chat"), "{report}");
+    fs::write(&names, kept).unwrap();
     let all = shards(model.path());
     let remove = |name: &str| fs::remove_file(model.path().join(name)).unwrap();
     remove(&all[4]);
