@@ -204,6 +204,7 @@ fn flags_that_cannot_be_honoured_are_refused() {
         (&["chat", "--load", file, "--system", "x"], "--system"),
         (&["run", "x", "--system", "y"], "--system has no effect"),
         (&["run", "x", "--no-think"], "--no-think has no effect"),
+        (&["run", "--chat", " "], "the message is empty"),
         (&["run", "--chat"], "nothing to answer"),
         (&["run", "--chat", "--ids", "1"], "--ids"),
     ] {
