@@ -28,7 +28,9 @@ pub(crate) fn once(args: &RunArgs) -> Result<ExitCode, Failure> {
     let RunArgs { prompt, speech, sampling, logprobs, model, engine, output, .. } = args;
     let text = load::text(prompt)?;
     if text.trim().is_empty() {
-        return Err(Failure::Usage("the message is empty: say something, or give `-` for standard input".into()));
+        return Err(Failure::Usage(
+            "the message is empty: say something, or give `-` for standard input".into(),
+        ));
     }
     let json = output.json;
     let flags = Flags { speech, sampling, model, engine, logprobs: *logprobs, json };
