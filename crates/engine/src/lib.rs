@@ -41,11 +41,13 @@
 mod engine;
 pub mod generate;
 pub mod plan;
+mod rehearsal;
 pub mod sampler;
 mod session;
 
 pub use engine::{Engine, EngineError, Progress};
 pub use generate::{Answer, Cancel, During, Event, Finish, Task, generate};
 pub use plan::{Limits, Plan, PlanError, plan, show_bytes};
+pub use rehearsal::ops_of_step;
 pub use sampler::{Logprobs, Sampler, Sampling, SamplingError, TokenMask, TokenSet};
 pub use session::Session;

@@ -1,12 +1,9 @@
 //! How many bytes for what, before anything is allocated; what fits, and what is refused.
+use crate::rehearsal::rehearse;
 use memory::{CacheSize, SlabPlan, machine};
 use models::state::StateLayout;
-use models::step::{self, Workplace};
-use models::{
-    Capacity, Clock, Dense, Experts, Family, Input, LoadError, LoadOptions, Logits, Model, Part, StateError,
-    StatePool, Tally,
-};
-use ops::{DeviceError, Ids, LATENT_BLOCK, Ops, Tensor, Usage};
+use models::{Dense, Family, LoadError, LoadOptions, StateError, Tally};
+use ops::{DeviceError, LATENT_BLOCK, Ops, Usage};
 use std::fmt;
 use store::{Catalog, Checkpoint};
 
@@ -341,7 +338,7 @@ impl Sizes {
         catalog: Option<&Catalog>,
     ) -> Result<Self, PlanError> {
         let (model, dense) = family.load(checkpoint, None, options, &mut |_| {})?;
-        let Usage { arena, largest, .. } = rehearse(&*model, family, request)?;
+        let Usage { arena, largest, .. } = rehearse(&*model, family, request.chunk, Ops::rehearsal())?;
         let tensors = checkpoint.names().len() as u64;
         let slot = catalog.map(|c| (c.layout().payload_bytes(), c.experts()));
         let (layout, copies) = (model.state_layout().clone(), request.copies);
@@ -419,32 +416,6 @@ const COPIES_OF_AN_OP: u64 = 4;
 
 /// A tensor's name, place and shape, and its share of the sorted table, measured at half a million tensors.
 const BYTES_OF_A_TENSOR: u64 = 250;
-
-/// Runs one full step on a device that computes nothing; what it needed.
-fn rehearse(model: &dyn Model, family: &Family, request: &Request) -> Result<Usage, PlanError> {
-    tracing::trace!(rows = request.chunk, "a step is rehearsed");
-    let mut ops = Ops::rehearsal();
-    let chunk = request.chunk;
-    let capacity = Capacity { context: chunk, sequences: 1, positions: chunk };
-    let mut pool = StatePool::new(ops.device(), model.state_layout().clone(), [0; 32], capacity)?;
-    let mut state = pool.create(ops.device())?;
-    let config = &family.config;
-    let table = Ids(Tensor::new(ops::Buffer(0), 0, config.experts, 2));
-    let mut experts = Experts::rehearsal(config.first_moe_layer, config.layers(), table);
-    let rows = vec![0.0; chunk as usize * model.width() as usize];
-    let part = Part {
-        input: Input::Rows(&rows),
-        position: 0,
-        state: &mut state,
-        logits: Logits::All,
-        taps: &[],
-        cancel: None,
-    };
-    let mut clock = Clock::default();
-    let place = Workplace { ops: &mut ops, experts: &mut experts, pool: &mut pool, clock: &mut clock };
-    step::run(model, place, &mut [part])?;
-    Ok(ops.usage())
-}
 
 fn finish(
     request: &Request,

@@ -119,7 +119,7 @@ impl Layer {
         snapshots: &mut Snapshots,
         snapshot: bool,
     ) -> Result<Tensor, StepError> {
-        step.clock.enter(Section::Attention);
+        step.enter(Section::Attention);
         let hidden = if snapshots.is_empty() {
             entering
         } else {
@@ -140,7 +140,7 @@ impl Layer {
         // What was only recorded would be computed, and counted, under the next section.
         step.ops.submit()?;
 
-        step.clock.enter(Section::Moe);
+        step.enter(Section::Moe);
         let mixed = self.mlp_mix.forward(step.ops, snapshots, running);
         let normed = step.ops.rms_norm(mixed, self.mlp_norm, self.eps());
         step.tap(index, Place::MlpInput, normed)?;

@@ -54,7 +54,7 @@ impl Moe {
         step.tap(self.layer, Place::Weights, weights)?;
 
         // The disk works on the misses ...
-        let wanted = step.experts.request(step.ops, step.clock, &mut step.parts, self.layer, picks)?;
+        let wanted = step.experts.request(step.ops, &mut step.parts, self.layer, picks)?;
         // ... while the device does what every token needs.
         let ops = &mut *step.ops;
         let z = self.latent.as_ref().map_or(x, |l| ops.mat_mul(x, l.down, self.activations));
@@ -178,7 +178,6 @@ impl Experts {
     fn request(
         &mut self,
         ops: &mut Ops,
-        clock: &mut Clock,
         parts: &mut [Standing<'_>],
         layer: u32,
         picks: Ids,
@@ -207,7 +206,6 @@ impl Experts {
             .map(|expert| ExpertId { layer: layer as u16, expert })
             .collect();
         let request = cache.request(&ids);
-        clock.enter(Section::Moe);
         Ok(Wanted::Streamed { layer, picks: list, request })
     }
 
@@ -234,9 +232,9 @@ impl Experts {
         ops.submit()?;
         let ranks = task.picks.0.cols as usize;
         loop {
-            clock.enter(Section::ExpertWait);
+            clock.enter(ops, Section::ExpertWait);
             let next = cache.next(&mut request, Some(LOOK_EVERY));
-            clock.enter(Section::Moe);
+            clock.enter(ops, Section::Moe);
             match next {
                 Next::Arrived(arrivals) => {
                     let group = admit(arrivals, entries, parts, layer, (&picks, ranks));

@@ -36,6 +36,11 @@ impl Step<'_, '_> {
         }
     }
 
+    /// What is submitted from now on counts for this section.
+    pub fn enter(&mut self, section: Section) {
+        self.clock.enter(self.ops, section);
+    }
+
     /// Whether any part still counts; looks at the cancel flags.
     pub fn any_alive(&mut self) -> bool {
         batch::any_alive(&mut self.parts)
@@ -224,12 +229,13 @@ fn run_batch(
         let taps_kept = Taps { layers, kept: Vec::new() };
         let mut step = Step { ops, experts, clock, parts, states, pool, taps: taps_kept };
         let mark = step.ops.mark();
+        step.clock.begin(step.ops);
         let outcome = admitted(model, &mut step, &rows, &wanted, &taps);
         // Also after a failure: the next step needs the whole arena, and no op of this one.
         step.ops.discard();
         step.taps.forget(step.ops);
         step.ops.release(mark);
-        step.clock.stop();
+        step.clock.finish(step.ops);
         outputs = outcome?;
     }
     let mut outputs = outputs.into_iter();
@@ -297,7 +303,7 @@ fn admitted(
     let count = (rows.len() / model.width() as usize) as u32;
     let x = step.ops.input(count, model.width(), rows)?;
     let last = model.layers(step, x)?;
-    step.clock.enter(Section::Head);
+    step.enter(Section::Head);
     let logits = match last {
         Some(last) => logits(model, step, last, wanted)?,
         None => vec![Vec::new(); wanted.len()],

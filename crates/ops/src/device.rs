@@ -4,7 +4,7 @@ use crate::tensor::Buffer;
 use memory::Slab;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Numbers a submission; later ones are larger. A device works in order, so a completed one completes all before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -173,6 +173,12 @@ pub trait Device: Send {
     /// The failure of the work waited for.
     fn wait(&mut self, submission: Submission, limit: Option<Duration>) -> Result<bool, DeviceError>;
 
+    /// From when to when a completed submission was worked on, of a device that works after [`submit`](Device::submit)
+    /// has returned; it can say so for the last [`SPANS_KEPT`]. None of a device whose calls return when the work is done.
+    fn ran(&mut self, _submission: Submission) -> Option<Range<Instant>> {
+        None
+    }
+
     /// Asks for bytes as they are after all work before.
     ///
     /// # Errors
@@ -185,6 +191,9 @@ pub trait Device: Send {
     /// The failure of the work before it.
     fn take(&mut self, ticket: Ticket, into: &mut [u8]) -> Result<(), DeviceError>;
 }
+
+/// Submissions for which a device that works late keeps what [`Device::ran`] says: more than a step has.
+pub const SPANS_KEPT: usize = 1 << 16;
 
 /// Zeros that are written at a time.
 const CLEAR_BYTES: u64 = 1 << 20;

@@ -35,17 +35,19 @@ mod tensor;
 #[cfg(feature = "testing")]
 pub mod testing;
 pub mod traced;
+mod work;
 
 pub use checked::{Allowed, Checked};
-pub use device::{Device, DeviceError, MemoryInfo, Submission, Ticket, clear};
+pub use device::{Device, DeviceError, MemoryInfo, SPANS_KEPT, Submission, Ticket, clear};
 pub use op::{Activation, DecayFormula, Kind, Op, Operand, Operands, Routing};
-pub use ops::{Expert, Mark, Ops, Pending, Usage};
+pub use ops::{Expert, Mark, Ops, Pending, Sent, Usage};
 pub use oracle::{Kernel, Oracle, with_fma};
 pub use rehearsal::Rehearsal;
 pub use tensor::{
     Activations, Buffer, ExpertMatrices, Ids, LATENT_BLOCK, LatentCache, Matrix, NONE, Packing, Tensor,
 };
-pub use traced::Traced;
+pub use traced::{Trace, Traced};
+pub use work::{Picked, Work};
 
 /// Version of the numerics contract (docs/numerics.md), stored wherever results are.
 pub const NUMERICS_VERSION: u32 = 1;

@@ -9,6 +9,8 @@ use crate::rehearsal::Rehearsal;
 use crate::tensor::{
     Activations, Buffer, ExpertMatrices, Ids, LATENT_BLOCK, LatentCache, Matrix, Packing, Tensor,
 };
+use std::ops::Range;
+use std::time::Instant;
 
 /// Records ops for one device. Results live in the arena until [`release`](Ops::release) goes back before them.
 pub struct Ops {
@@ -20,6 +22,17 @@ pub struct Ops {
     largest: u64,
     steps: Vec<Op>,
     submissions: u64,
+    sent: Vec<Sent>,
+    notes_sent: bool,
+}
+
+/// A submission and from when to when it took.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sent {
+    /// Its number.
+    pub submission: Submission,
+    /// The call, or what [`Device::ran`] says.
+    pub span: Range<Instant>,
 }
 
 /// What steps needed.
@@ -48,23 +61,33 @@ impl Ops {
     pub fn new(mut device: Box<dyn Device>, capacity: u64) -> Result<Self, DeviceError> {
         let arena = device.allocate(capacity * 4, "intermediate results")?;
         clear(&mut *device, arena, 0..capacity * 4)?;
-        Ok(Ops { device, arena, capacity, used: 0, peak: 0, largest: 0, steps: Vec::new(), submissions: 0 })
+        Ok(Self::on(device, arena, capacity))
     }
 
     /// A recorder on a device that computes nothing, with room for whatever comes; see [`Rehearsal`].
     #[must_use]
     pub fn rehearsal() -> Self {
-        let device = Box::new(Rehearsal::default());
-        let capacity = u64::MAX / 8;
+        Self::rehearsal_on(Rehearsal::default())
+    }
+
+    /// The same with a rehearsal that keeps what it is given.
+    #[must_use]
+    pub fn rehearsal_on(device: Rehearsal) -> Self {
+        Self::on(Box::new(device), Buffer(u32::MAX), u64::MAX / 8)
+    }
+
+    fn on(device: Box<dyn Device>, arena: Buffer, capacity: u64) -> Self {
         Ops {
             device,
-            arena: Buffer(u32::MAX),
+            arena,
             capacity,
             used: 0,
             peak: 0,
             largest: 0,
             steps: Vec::new(),
             submissions: 0,
+            sent: Vec::new(),
+            notes_sent: false,
         }
     }
 
@@ -145,9 +168,24 @@ impl Ops {
             return Ok(self.device.last());
         }
         self.submissions += 1;
+        let start = Instant::now();
         let submission = self.device.submit(&self.steps);
         self.steps.clear();
+        if let (true, Ok(submission)) = (self.notes_sent, &submission) {
+            self.sent.push(Sent { submission: *submission, span: start..Instant::now() });
+        }
         submission
+    }
+
+    /// From now on submissions are noted or not; those noted before are forgotten.
+    pub fn note_sent(&mut self, notes: bool) {
+        self.notes_sent = notes;
+        self.sent.clear();
+    }
+
+    /// The submissions noted since the last call, in order.
+    pub fn sent(&mut self) -> impl Iterator<Item = Sent> + '_ {
+        self.sent.drain(..)
     }
 
     /// Asks for rows as they are after everything recorded so far.

@@ -5,7 +5,7 @@ use crate::device::{Device, DeviceError, MemoryInfo, Submission, Ticket};
 use crate::op::Op;
 use crate::tensor::Buffer;
 use memory::Slab;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Holds no byte.
@@ -14,6 +14,16 @@ pub struct Rehearsal {
     buffers: u32,
     allocated: u64,
     submissions: u64,
+    kept: Option<Arc<Mutex<Vec<Op>>>>,
+}
+
+impl Rehearsal {
+    /// One that keeps the ops it is given, and where they are kept.
+    #[must_use]
+    pub fn keeping() -> (Self, Arc<Mutex<Vec<Op>>>) {
+        let kept = Arc::default();
+        (Rehearsal { kept: Some(Arc::clone(&kept)), ..Rehearsal::default() }, kept)
+    }
 }
 
 impl Device for Rehearsal {
@@ -47,7 +57,10 @@ impl Device for Rehearsal {
         Ok(())
     }
 
-    fn submit(&mut self, _: &[Op]) -> Result<Submission, DeviceError> {
+    fn submit(&mut self, ops: &[Op]) -> Result<Submission, DeviceError> {
+        if let Some(kept) = &self.kept {
+            kept.lock().unwrap_or_else(PoisonError::into_inner).extend(ops);
+        }
         self.submissions += 1;
         Ok(self.last())
     }

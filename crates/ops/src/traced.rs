@@ -1,10 +1,13 @@
-//! A device that times every op of another one.
+//! A device that says of another one what every op took and what it had to do at least.
 use crate::device::{Device, DeviceError, MemoryInfo, Submission, Ticket};
 use crate::op::Op;
-use crate::tensor::Buffer;
+use crate::tensor::{Buffer, Ids, NONE, Tensor};
+use crate::work::{Picked, Work};
 use memory::Slab;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// What one kind of op took.
@@ -14,31 +17,102 @@ pub struct Cost {
     pub count: u64,
     /// Time of all of them, each waited for by itself.
     pub time: Duration,
+    /// What all of them had to do.
+    pub work: Work,
 }
 
-/// Costs by op name; shared, so that they can be read while the device is owned elsewhere.
-pub type Costs = Arc<Mutex<BTreeMap<&'static str, Cost>>>;
+/// Costs by op name.
+pub type Costs = BTreeMap<&'static str, Cost>;
 
-/// Runs ops one by one and waits for each: a profile, not a way to be fast.
-pub struct Traced<D> {
-    device: D,
-    costs: Costs,
+/// What a [`Traced`] has seen, and whether it looks; shared, because the device itself is owned by who uses it.
+#[derive(Clone, Debug, Default)]
+pub struct Trace {
+    looks: Arc<AtomicBool>,
+    costs: Arc<Mutex<Costs>>,
 }
 
-impl<D: Device> Traced<D> {
-    /// Times the ops of `device`.
-    pub fn new(device: D) -> Self {
-        Traced { device, costs: Costs::default() }
+impl Trace {
+    /// From now on ops are run one by one and noted, or handed on as they come. A change holds from the next submission on.
+    pub fn look(&self, looks: bool) {
+        self.looks.store(looks, Ordering::Relaxed);
     }
 
-    /// What was seen, now and later.
+    /// What was seen since the last call.
     #[must_use]
-    pub fn costs(&self) -> Costs {
-        Arc::clone(&self.costs)
+    pub fn take(&self) -> Costs {
+        std::mem::take(&mut *self.costs())
+    }
+
+    fn looks(&self) -> bool {
+        self.looks.load(Ordering::Relaxed)
+    }
+
+    fn costs(&self) -> MutexGuard<'_, Costs> {
+        self.costs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<D: Device> Device for Traced<D> {
+/// Hands everything on to another device. While its [`Trace`] looks, ops are run one by one and each is waited for: a
+/// profile, not a way to be fast. The results are the same.
+pub struct Traced {
+    trace: Trace,
+    device: Box<dyn Device>,
+}
+
+impl Traced {
+    /// Looks at `device` when [`Trace::look`] says so.
+    #[must_use]
+    pub fn new(device: Box<dyn Device>) -> Self {
+        Traced { trace: Trace::default(), device }
+    }
+
+    /// What it sees, now and later.
+    #[must_use]
+    pub fn trace(&self) -> Trace {
+        self.trace.clone()
+    }
+
+    fn run(&mut self, op: &Op) -> Result<(), DeviceError> {
+        let work = op.work(self.picked(op)?);
+        let start = Instant::now();
+        let submission = self.device.submit(std::slice::from_ref(op))?;
+        self.device.wait(submission, None)?;
+        let time = start.elapsed();
+        let mut costs = self.trace.costs();
+        let cost = costs.entry(op.name()).or_default();
+        cost.count += 1;
+        cost.time += time;
+        cost.work += work;
+        Ok(())
+    }
+
+    /// What an op of routed experts finds.
+    fn picked(&mut self, op: &Op) -> Result<Picked, DeviceError> {
+        let Op::Experts { picks: Ids(picks), table: Ids(table), .. } = *op else {
+            return Ok(Picked::default());
+        };
+        let slots = self.numbers(table)?;
+        let mut experts: Vec<u32> = self.numbers(picks)?;
+        experts.retain(|&id| id != NONE && slots[2 * id as usize] != NONE);
+        let rows = experts.len() as u64;
+        experts.sort_unstable();
+        experts.dedup();
+        Ok(Picked { experts: experts.len() as u64, rows })
+    }
+
+    /// Numbers as they are after all work before, row after row.
+    fn numbers(&mut self, t: Tensor) -> Result<Vec<u32>, DeviceError> {
+        let (start, end) = t.byte_range();
+        let ticket = self.device.read_later(t.buffer, start, end - start)?;
+        let mut bytes = vec![0; (end - start) as usize];
+        self.device.take(ticket, &mut bytes)?;
+        let all: Vec<u32> = bytes.as_chunks().0.iter().map(|number| u32::from_le_bytes(*number)).collect();
+        let rows = all.chunks(t.stride.max(1) as usize);
+        Ok(rows.flat_map(|row| &row[..t.cols as usize]).copied().collect())
+    }
+}
+
+impl Device for Traced {
     fn name(&self) -> &str {
         self.device.name()
     }
@@ -68,14 +142,11 @@ impl<D: Device> Device for Traced<D> {
     }
 
     fn submit(&mut self, ops: &[Op]) -> Result<Submission, DeviceError> {
+        if !self.trace.looks() {
+            return self.device.submit(ops);
+        }
         for op in ops {
-            let start = Instant::now();
-            let submission = self.device.submit(std::slice::from_ref(op))?;
-            self.device.wait(submission, None)?;
-            let mut costs = self.costs.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            let cost = costs.entry(op.name()).or_default();
-            cost.count += 1;
-            cost.time += start.elapsed();
+            self.run(op)?;
         }
         Ok(self.device.last())
     }
@@ -90,6 +161,10 @@ impl<D: Device> Device for Traced<D> {
 
     fn wait(&mut self, submission: Submission, limit: Option<Duration>) -> Result<bool, DeviceError> {
         self.device.wait(submission, limit)
+    }
+
+    fn ran(&mut self, submission: Submission) -> Option<Range<Instant>> {
+        self.device.ran(submission)
     }
 
     fn read_later(&mut self, buffer: Buffer, offset: u64, bytes: u64) -> Result<Ticket, DeviceError> {

@@ -1,11 +1,12 @@
 //! A device that is late: nothing happens at the call, everything in order and later.
-use crate::device::{Device, DeviceError, MemoryInfo, Submission, Ticket};
+use crate::device::{Device, DeviceError, MemoryInfo, SPANS_KEPT, Submission, Ticket};
 use crate::op::Op;
 use crate::tensor::Buffer;
 use memory::Slab;
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Queues all work for another device. A submission is completed after a seeded number of questions: [`Device::done`]
 /// says false until then, [`Device::wait`] with a limit may come back without it (it does not sleep: the limit is over
@@ -22,6 +23,8 @@ pub struct Late<D> {
     queue: VecDeque<Work>,
     submitted: u64,
     completed: u64,
+    /// When the last completed submissions were worked on, the latest at the end.
+    spans: VecDeque<Range<Instant>>,
     /// Questions until the next submission is completed.
     patience: u64,
     tickets: u64,
@@ -48,6 +51,7 @@ impl<D: Device> Late<D> {
             queue: VecDeque::new(),
             submitted: 0,
             completed: 0,
+            spans: VecDeque::new(),
             patience: 0,
             tickets: 0,
             read: BTreeMap::new(),
@@ -97,8 +101,13 @@ impl<D: Device> Late<D> {
             Work::Submit(ops) => {
                 // Counted first: a submission that failed is over too.
                 self.completed += 1;
-                let submission = self.device.submit(&ops)?;
-                self.device.wait(submission, None).map(|_| ())
+                let start = Instant::now();
+                let done = self.device.submit(&ops).and_then(|sent| self.device.wait(sent, None));
+                if self.spans.len() == SPANS_KEPT {
+                    self.spans.pop_front();
+                }
+                self.spans.push_back(start..Instant::now());
+                done.map(|_| ())
             }
             Work::Read { id, buffer, offset, bytes } => {
                 let ticket = self.device.read_later(buffer, offset, bytes)?;
@@ -198,6 +207,12 @@ impl<D: Device> Device for Late<D> {
         self.is_completed(submission)?;
         self.work_until(|late| late.completed >= submission.0)?;
         Ok(true)
+    }
+
+    fn ran(&mut self, submission: Submission) -> Option<Range<Instant>> {
+        let back = self.completed.checked_sub(submission.0)? as usize;
+        let at = self.spans.len().checked_sub(back + 1)?;
+        self.spans.get(at).cloned()
     }
 
     fn read_later(&mut self, buffer: Buffer, offset: u64, bytes: u64) -> Result<Ticket, DeviceError> {

@@ -2,10 +2,10 @@
 
 use ops::testing::{Call, Failing, Late, Poisoned, Reversed, WrongState};
 use ops::{
-    Activations, Allowed, Buffer, Checked, Device, DeviceError, LatentCache, Matrix, Op, Oracle, Packing,
-    Submission, Tensor,
+    Activation, Activations, Allowed, Buffer, Checked, Device, DeviceError, ExpertMatrices, Ids, LatentCache,
+    Matrix, NONE, Op, Oracle, Packing, Picked, Submission, Tensor, Traced,
 };
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 fn oracle() -> Oracle {
     Oracle::new(1).unwrap()
@@ -259,4 +259,81 @@ fn checked_names_the_state_that_is_wrong() {
             other => panic!("{name}: {other}"),
         }
     }
+}
+
+#[test]
+fn a_late_device_says_when_it_worked() {
+    let mut device = Late::new(oracle(), 11);
+    let (_, row) = desk(&mut device);
+    let before = Instant::now();
+    let sent = [1, 2, 3].map(|i| device.submit(&[Op::Copy { out: row(i), x: row(0) }]).unwrap());
+    assert_eq!(device.ran(sent[0]), None, "nothing has happened yet");
+    device.wait(sent[1], None).unwrap();
+    let spans = [0, 1].map(|i| device.ran(sent[i]).unwrap());
+    assert!(before <= spans[0].start && spans[0].end <= spans[1].start && spans[1].end <= Instant::now());
+    assert_eq!(device.ran(sent[2]), None);
+    assert_eq!(device.ran(Submission(0)), None);
+    // The calls of others are the work.
+    let mut device = oracle();
+    let (_, row) = desk(&mut device);
+    let sent = device.submit(&[Op::Copy { out: row(1), x: row(0) }]).unwrap();
+    assert_eq!(device.ran(sent), None);
+}
+
+#[test]
+fn a_traced_device_notes_what_it_is_told_to_look_at() {
+    let weights = [2.0_f32; 64];
+    for device in both() {
+        let mut device = Traced::new(device);
+        let trace = device.trace();
+        let (buffer, row) = desk(&mut device);
+        device.write(buffer, 0, bytes(&weights)).unwrap();
+        let weight = Matrix { buffer, codes: 128, scales: 0, rows: 4, cols: 8, packing: Packing::F32 };
+        let out = Tensor::new(buffer, 8, 1, 4);
+        let ops = [
+            Op::MatMul { out, x: row(0), weight, activations: Activations::Exact },
+            Op::Add { out, x: out, y: out },
+        ];
+        device.submit(&ops).unwrap();
+        assert!(trace.take().is_empty());
+        trace.look(true);
+        device.submit(&ops).unwrap();
+        device.submit(&ops[1..]).unwrap();
+        trace.look(false);
+        device.submit(&ops).unwrap();
+        assert_eq!(read(&mut device, out), [64.0; 4]);
+        let costs = trace.take();
+        let seen: Vec<_> = costs.iter().map(|(name, cost)| (*name, cost.count, cost.work.floats)).collect();
+        assert_eq!(seen, [("add", 2, 8), ("mat_mul", 1, 32)]);
+        assert!(trace.take().is_empty());
+    }
+}
+
+#[test]
+fn a_traced_device_looks_at_picks_and_slots() {
+    let mut device = Traced::new(Box::new(oracle()));
+    device.trace().look(true);
+    let slab = memory::Slab::new(4, 4096).unwrap();
+    let slab = device.adopt(&slab, "slots").unwrap();
+    let (buffer, _) = desk(&mut device);
+    // Two tokens pick three of six experts each; one has no slot, one pick is none.
+    let picks: [u32; 6] = [0, 1, 2, 2, 5, NONE];
+    let table: [[u32; 2]; 6] = [[0, 0], [NONE, 0], [3, 0], [1, 0], [NONE, 0], [2, 0]];
+    device.write(buffer, 0, bytemuck::cast_slice(&picks)).unwrap();
+    device.write(buffer, 32, bytemuck::cast_slice(&table)).unwrap();
+    let results = device.allocate(6 * 32 * 4, "results").unwrap();
+    let inputs = device.allocate(2 * 32 * 4, "inputs").unwrap();
+    let matrix = Matrix { buffer: slab, codes: 0, scales: 512, rows: 32, cols: 32, packing: Packing::Mxfp4 };
+    let op = Op::Experts {
+        out: Tensor::new(results, 0, 6, 32),
+        x: Tensor::new(inputs, 0, 2, 32),
+        picks: Ids(Tensor::new(buffer, 0, 2, 3)),
+        table: Ids(Tensor::new(buffer, 8, 6, 2)),
+        experts: ExpertMatrices { gate: matrix, up: matrix, down: matrix },
+        activation: Activation::Silu,
+        activations: Activations::Int15,
+    };
+    device.submit(&[op]).unwrap();
+    let cost = device.trace().take()["experts"];
+    assert_eq!(cost.work, op.work(Picked { experts: 3, rows: 4 }));
 }
