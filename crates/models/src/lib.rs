@@ -205,16 +205,16 @@ impl Family {
     ///
     /// # Errors
     /// What is missing or wrong.
-    pub fn load<'a>(
+    pub fn load(
         &self,
-        checkpoint: &'a Checkpoint,
-        device: Option<&'a mut dyn ops::Device>,
+        checkpoint: &Checkpoint,
+        device: Option<&mut dyn ops::Device>,
         options: &LoadOptions,
-        done: &'a mut dyn FnMut(u64),
+        done: &mut dyn FnMut(u64),
     ) -> Result<(Box<dyn Model>, Tally), LoadError> {
-        let mut loader = Loader::new(checkpoint, device, options.dense, self.prefix, done);
-        let model = KimiK3::load(&mut loader, &self.config, options)?;
-        Ok((Box::new(model), loader.tally().clone()))
+        let load = |loader: &mut Loader<'_>| KimiK3::load(loader, &self.config, options);
+        let (model, tally) = Loader::run(checkpoint, device, options.dense, self.prefix, done, load)?;
+        Ok((Box::new(model), tally))
     }
 
     /// Where its routed experts lie.

@@ -1,11 +1,16 @@
 //! From a checkpoint's tensors to weights on a device, a few megabytes at a time.
 //!
 //! A family's load function runs twice: first with a loader that only looks (everything is there, in the right shape;
-//! the bytes are counted, which is the plan), then with one that reads. It knows no family and no formula.
+//! the bytes are counted, which is the plan), then with one that reads. What was looked at is read ahead while the
+//! processors pack what came before. It knows no family and no formula.
+mod ahead;
+
 use crate::LoadError;
+use ahead::{Ahead, READERS, Span};
 use half::bf16;
 use ops::packing::{self, PackError};
 use ops::{Buffer, Device, Matrix, Packing, Tensor};
+use rayon::prelude::*;
 use std::collections::BTreeMap;
 use store::reader::{ReadError, read_exact};
 use store::{Checkpoint, Dtype, Entry};
@@ -76,55 +81,103 @@ impl Tally {
 /// Reads weights by name.
 pub struct Loader<'a> {
     checkpoint: &'a Checkpoint,
-    /// None: look and count only.
-    device: Option<&'a mut dyn Device>,
+    target: Target<'a>,
     dense: Dense,
     prefix: String,
     tally: Tally,
-    done: &'a mut dyn FnMut(u64),
+}
+
+/// Where weights go.
+enum Target<'a> {
+    /// Nowhere: look and count only. What would be read, in order.
+    Nowhere(Vec<Span>),
+    /// To a device; somebody hears how many bytes are resident so far.
+    Device { device: &'a mut dyn Device, ahead: &'a Ahead<'a>, done: &'a mut dyn FnMut(u64) },
 }
 
 /// Bytes of a weight that are read at a time.
-const LOAD_CHUNK_BYTES: usize = 8 << 20;
-
-/// Bytes of a weight that are in memory as read, as f32 and packed together, at a time.
-const PACK_CHUNK_BYTES: u64 = 4 << 20;
+const LOAD_CHUNK_BYTES: u64 = 4 << 20;
+/// Bytes that one thread looks through for numbers that are not finite.
+const CHECK_BYTES: usize = 1 << 16;
 
 const FLOATS: [Dtype; 2] = [Dtype::Bf16, Dtype::F32];
 
 impl<'a> Loader<'a> {
-    /// Reads onto `device`, or only looks without one. `done` hears how many bytes are resident so far.
-    pub fn new(
-        checkpoint: &'a Checkpoint,
-        device: Option<&'a mut dyn Device>,
+    /// Runs `load` with a loader that only looks, then with one that reads onto `device`, if there is one. `done` hears how
+    /// many bytes are resident so far.
+    ///
+    /// # Errors
+    /// What `load` gives.
+    pub fn run<T>(
+        checkpoint: &Checkpoint,
+        device: Option<&mut dyn Device>,
         dense: Dense,
         prefix: &str,
-        done: &'a mut dyn FnMut(u64),
-    ) -> Self {
-        Loader { checkpoint, device, dense, prefix: prefix.into(), tally: Tally::default(), done }
+        done: &mut dyn FnMut(u64),
+        load: impl Fn(&mut Loader<'_>) -> Result<T, LoadError>,
+    ) -> Result<(T, Tally), LoadError> {
+        let mut looking = Loader::new(checkpoint, Target::Nowhere(Vec::new()), dense, prefix);
+        let looked = load(&mut looking)?;
+        let Target::Nowhere(spans) = looking.target else { unreachable!("a target stays what it is") };
+        looking.tally.buffers += ahead::buffers(&spans);
+        let Some(device) = device else { return Ok((looked, looking.tally)) };
+        drop(looked);
+        let ahead = Ahead::new(checkpoint, spans, ahead::AHEAD_BYTES);
+        std::thread::scope(|scope| {
+            for _ in 0..READERS {
+                scope.spawn(|| ahead.read());
+            }
+            let _closing = ahead.closing();
+            let target = Target::Device { device, ahead: &ahead, done };
+            let loaded = load(&mut Loader::new(checkpoint, target, dense, prefix))?;
+            Ok((loaded, looking.tally))
+        })
     }
 
-    /// What was loaded or looked at.
-    #[must_use]
-    pub fn tally(&self) -> &Tally {
-        &self.tally
+    fn new(checkpoint: &'a Checkpoint, target: Target<'a>, dense: Dense, prefix: &str) -> Self {
+        Loader { checkpoint, target, dense, prefix: prefix.into(), tally: Tally::default() }
     }
 
     fn entry(&self, name: &str, shapes: &[&[u64]]) -> Result<Entry, LoadError> {
-        let name = format!("{}{name}", self.prefix);
-        Ok(self.checkpoint.require_any(&name, &FLOATS, shapes)?.clone())
+        Ok(self.checkpoint.require_any(&self.full_name(name), &FLOATS, shapes)?.clone())
+    }
+
+    fn full_name(&self, name: &str) -> String {
+        format!("{}{name}", self.prefix)
     }
 
     fn allocate(&mut self, bytes: u64, name: &str) -> Result<Buffer, LoadError> {
-        match &mut self.device {
-            Some(device) => Ok(device.allocate(bytes, name)?),
-            None => Ok(Buffer(0)),
+        match &mut self.target {
+            Target::Device { device, .. } => Ok(device.allocate(bytes, name)?),
+            Target::Nowhere(_) => Ok(Buffer(0)),
         }
     }
 
     fn count(&mut self, kind: &'static str, storage: &'static str, parameters: u64, bytes: u64) {
         self.tally.add(kind, storage, parameters, bytes);
-        (self.done)(self.tally.bytes());
+        if let Target::Device { done, .. } = &mut self.target {
+            done(self.tally.bytes());
+        }
+    }
+
+    /// Hands bytes of a tensor to `take`, with the device; notes them where nothing is read.
+    fn read(
+        &mut self,
+        entry: &Entry,
+        start: u64,
+        bytes: u64,
+        take: impl FnOnce(&[u8], &mut dyn Device) -> Result<(), LoadError>,
+    ) -> Result<(), LoadError> {
+        let span = Span { entry: entry.clone(), start, bytes };
+        match &mut self.target {
+            Target::Nowhere(spans) => spans.push(span),
+            Target::Device { device, ahead, .. } => {
+                let buffer = ahead.next(&span)?;
+                take(&buffer, &mut **device)?;
+                ahead.give_back(buffer);
+            }
+        }
+        Ok(())
     }
 
     /// A matrix \[rows, cols\] that may be packed.
@@ -180,17 +233,13 @@ impl<'a> Loader<'a> {
     ) -> Result<Matrix, LoadError> {
         let packing = if entry.dtype == Dtype::F32 { Packing::F32 } else { Packing::Bf16 };
         let buffer = self.allocate(entry.bytes, name)?;
-        self.tally.needs_buffers(entry.bytes.min(LOAD_CHUNK_BYTES as u64));
-        if let Some(device) = &mut self.device {
-            let mut chunk = vec![0; LOAD_CHUNK_BYTES.min(entry.bytes as usize)];
-            let mut start = 0;
-            while start < entry.bytes {
-                let part = &mut chunk[..LOAD_CHUNK_BYTES.min((entry.bytes - start) as usize)];
-                self.checkpoint.read_range(entry, start, part)?;
-                check_finite(&self.prefix, name, start, part, entry.dtype)?;
-                device.write(buffer, start, part)?;
-                start += part.len() as u64;
-            }
+        let full_name = self.full_name(name);
+        for start in (0..entry.bytes).step_by(LOAD_CHUNK_BYTES as usize) {
+            let bytes = LOAD_CHUNK_BYTES.min(entry.bytes - start);
+            self.read(entry, start, bytes, |part, device| {
+                check_finite(&full_name, start, part, entry.dtype)?;
+                Ok(device.write(buffer, start, part)?)
+            })?;
         }
         self.count(kind, packing.name(), u64::from(rows) * u64::from(cols), entry.bytes);
         Ok(Matrix { buffer, codes: 0, scales: 0, rows, cols, packing })
@@ -208,24 +257,28 @@ impl<'a> Loader<'a> {
         let buffer = self.allocate(layout.bytes, name)?;
         let matrix = Matrix { buffer, codes: 0, scales: layout.scales, rows, cols, packing };
         let row_bytes = entry.bytes / u64::from(rows);
-        let all_forms = row_bytes + u64::from(cols) * 4 + layout.code_row_bytes + layout.scale_row_bytes;
-        let step = (PACK_CHUNK_BYTES / all_forms).clamp(1, rows.into()) as u32;
-        self.tally.needs_buffers(u64::from(step) * all_forms);
-        if let Some(device) = &mut self.device {
-            let mut raw = Vec::new();
-            for first in (0..rows).step_by(step as usize) {
-                let count = step.min(rows - first);
-                raw.resize((u64::from(count) * row_bytes) as usize, 0);
-                self.checkpoint.read_range(entry, u64::from(first) * row_bytes, &mut raw)?;
-                let values = widen(&raw, entry.dtype);
-                let refused = |e: PackError| LoadError::Weight {
-                    tensor: format!("{}{name}", self.prefix),
-                    reason: PackError { row: e.row + first as usize, ..e },
+        let step = (LOAD_CHUNK_BYTES / row_bytes.max(1)).clamp(1, rows.into()) as u32;
+        let full_name = self.full_name(name);
+        let (codes, scales) = (layout.code_row_bytes, layout.scale_row_bytes);
+        self.tally.needs_buffers(u64::from(step) * (codes + scales) + threads() * u64::from(cols) * 4);
+        let (mut code_room, mut scale_room) = (Vec::new(), Vec::new());
+        for first in (0..rows).step_by(step as usize) {
+            let (start, count) = (u64::from(first), u64::from(step.min(rows - first)));
+            self.read(entry, start * row_bytes, count * row_bytes, |raw, device| {
+                let widen_row = |row: usize, into: &mut [f32]| {
+                    widen_into(&raw[row * row_bytes as usize..][..row_bytes as usize], entry.dtype, into);
                 };
-                let (codes, scales) = packing::encode(packing, &values, cols).map_err(refused)?;
-                device.write(buffer, u64::from(first) * layout.code_row_bytes, &codes)?;
-                device.write(buffer, layout.scales + u64::from(first) * layout.scale_row_bytes, &scales)?;
-            }
+                code_room.resize((count * codes) as usize, 0);
+                scale_room.resize((count * scales) as usize, 0);
+                packing::encode_rows(packing, cols, (&mut code_room, &mut scale_room), widen_row).map_err(
+                    |error| LoadError::Weight {
+                        tensor: full_name.clone(),
+                        reason: PackError { row: error.row + first as usize, ..error },
+                    },
+                )?;
+                device.write(buffer, start * codes, &code_room)?;
+                Ok(device.write(buffer, layout.scales + start * scales, &scale_room)?)
+            })?;
         }
         self.count(kind, packing.name(), u64::from(rows) * u64::from(cols), layout.bytes);
         Ok(matrix)
@@ -241,27 +294,27 @@ impl<'a> Loader<'a> {
         name: &str,
         stored: (u32, u32),
         (rows, cols): (u32, u32),
-        source: impl Fn(u32, u32) -> (u32, u32),
+        source: impl Fn(u32, u32) -> (u32, u32) + Sync,
     ) -> Result<Matrix, LoadError> {
         let entry = self.entry(name, &[&[stored.0.into(), stored.1.into()]])?;
         let packing = if entry.dtype == Dtype::F32 { Packing::F32 } else { Packing::Bf16 };
         let width = (entry.dtype.bits() / 8) as usize;
         let bytes = u64::from(rows) * u64::from(cols) * width as u64;
         let buffer = self.allocate(bytes, name)?;
-        self.tally.needs_buffers(entry.bytes + bytes);
-        if let Some(device) = &mut self.device {
-            let all = self.checkpoint.read_vec(&entry)?;
-            check_finite(&self.prefix, name, 0, &all, entry.dtype)?;
-            let mut moved = Vec::with_capacity(bytes as usize);
-            for row in 0..rows {
-                for col in 0..cols {
-                    let (r, c) = source(row, col);
+        self.tally.needs_buffers(bytes);
+        let full_name = self.full_name(name);
+        self.read(&entry, 0, entry.bytes, |all, device| {
+            check_finite(&full_name, 0, all, entry.dtype)?;
+            let mut moved = vec![0; bytes as usize];
+            moved.par_chunks_mut(cols as usize * width).enumerate().for_each(|(row, moved)| {
+                for (col, number) in moved.chunks_exact_mut(width).enumerate() {
+                    let (r, c) = source(row as u32, col as u32);
                     let at = (r as usize * stored.1 as usize + c as usize) * width;
-                    moved.extend_from_slice(&all[at..at + width]);
+                    number.copy_from_slice(&all[at..at + width]);
                 }
-            }
-            device.write(buffer, 0, &moved)?;
-        }
+            });
+            Ok(device.write(buffer, 0, &moved)?)
+        })?;
         self.count(kind, packing.name(), u64::from(rows) * u64::from(cols), bytes);
         Ok(Matrix { buffer, codes: 0, scales: 0, rows, cols, packing })
     }
@@ -313,13 +366,14 @@ impl<'a> Loader<'a> {
     /// The store's.
     pub fn values(&mut self, name: &str, shapes: &[&[u64]], count: usize) -> Result<Vec<f32>, LoadError> {
         let entry = self.entry(name, shapes)?;
-        if self.device.is_none() {
-            return Ok(vec![0.0; count]);
-        }
-        let stored = self.checkpoint.read_vec(&entry)?;
-        check_finite(&self.prefix, name, 0, &stored, entry.dtype)?;
-        let mut values = widen(&stored, entry.dtype);
-        values.truncate(count);
+        let full_name = self.full_name(name);
+        let mut values = vec![0.0; count];
+        self.read(&entry, 0, entry.bytes, |stored, _| {
+            check_finite(&full_name, 0, stored, entry.dtype)?;
+            values = widen(stored, entry.dtype);
+            values.truncate(count);
+            Ok(())
+        })?;
         Ok(values)
     }
 
@@ -336,7 +390,7 @@ impl<'a> Loader<'a> {
     ) -> Result<Tensor, LoadError> {
         let bytes = values.len() as u64 * 4;
         let buffer = self.allocate(bytes, label)?;
-        if let Some(device) = &mut self.device {
+        if let Target::Device { device, .. } = &mut self.target {
             device.write(buffer, 0, bytemuck::cast_slice(values))?;
         }
         self.count(kind, "f32", values.len() as u64, bytes);
@@ -344,16 +398,23 @@ impl<'a> Loader<'a> {
     }
 }
 
+/// Threads that pack.
+fn threads() -> u64 {
+    rayon::current_num_threads() as u64
+}
+
 /// Refuses numbers whose exponent is that of infinities and NaNs; `start` is the first byte's place in the tensor.
-fn check_finite(prefix: &str, name: &str, start: u64, bytes: &[u8], dtype: Dtype) -> Result<(), LoadError> {
-    let bad = match dtype {
+fn check_finite(tensor: &str, start: u64, bytes: &[u8], dtype: Dtype) -> Result<(), LoadError> {
+    let bad = |bytes: &[u8]| match dtype {
         Dtype::Bf16 => bytes.as_chunks().0.iter().position(|b| u16::from_le_bytes(*b) & 0x7f80 == 0x7f80),
         _ => bytes.as_chunks().0.iter().position(|b| u32::from_le_bytes(*b) & 0x7f80_0000 == 0x7f80_0000),
     };
-    let Some(at) = bad else { return Ok(()) };
     let width = (dtype.bits() / 8) as usize;
+    let part = bytes.par_chunks(CHECK_BYTES).enumerate();
+    let first = part.find_map_first(|(i, part)| Some(i * (CHECK_BYTES / width) + bad(part)?));
+    let Some(at) = first else { return Ok(()) };
     Err(LoadError::NotFinite {
-        tensor: format!("{prefix}{name}"),
+        tensor: tensor.to_owned(),
         element: start / width as u64 + at as u64,
         value: widen(&bytes[at * width..(at + 1) * width], dtype)[0],
     })
@@ -361,9 +422,23 @@ fn check_finite(prefix: &str, name: &str, start: u64, bytes: &[u8], dtype: Dtype
 
 /// Stored numbers as f32; exact for both types.
 pub(crate) fn widen(bytes: &[u8], dtype: Dtype) -> Vec<f32> {
+    let mut values = vec![0.0; bytes.len() / (dtype.bits() / 8) as usize];
+    widen_into(bytes, dtype, &mut values);
+    values
+}
+
+fn widen_into(bytes: &[u8], dtype: Dtype, into: &mut [f32]) {
     match dtype {
-        Dtype::Bf16 => bytes.chunks_exact(2).map(|b| bf16::from_le_bytes([b[0], b[1]]).to_f32()).collect(),
-        _ => bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect(),
+        Dtype::Bf16 => {
+            for (value, b) in into.iter_mut().zip(bytes.as_chunks().0) {
+                *value = bf16::from_le_bytes(*b).to_f32();
+            }
+        }
+        _ => {
+            for (value, b) in into.iter_mut().zip(bytes.as_chunks().0) {
+                *value = f32::from_le_bytes(*b);
+            }
+        }
     }
 }
 

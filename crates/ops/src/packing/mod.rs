@@ -91,6 +91,32 @@ pub struct PackError {
 /// For other packings (nothing is ever encoded to MXFP4, and floats are stored as they come), and if `weights` is not
 /// whole rows.
 pub fn encode(packing: Packing, weights: &[f32], cols: u32) -> Result<(Vec<u8>, Vec<u8>), PackError> {
+    let width = cols as usize;
+    assert!(width > 0 && weights.len().is_multiple_of(width), "{} weights in rows of {cols}", weights.len());
+    let rows = weights.len() / width;
+    let sizes = layout(packing, 1, cols);
+    let mut codes = vec![0; rows * sizes.code_row_bytes as usize];
+    let mut scales = vec![0; rows * sizes.scale_row_bytes as usize];
+    encode_rows(packing, cols, (&mut codes, &mut scales), |row, into| {
+        into.copy_from_slice(&weights[row * width..][..width]);
+    })?;
+    Ok((codes, scales))
+}
+
+/// The same for weights that `fill(row, weights)` writes when they are wanted, into places for codes and scales, whose
+/// length says how many rows there are.
+///
+/// # Errors
+/// As [`encode`].
+///
+/// # Panics
+/// For other packings, and if the places are not whole rows, as many of codes as of scales.
+pub fn encode_rows(
+    packing: Packing,
+    cols: u32,
+    (codes, scales): (&mut [u8], &mut [u8]),
+    fill: impl Fn(usize, &mut [f32]) + Sync,
+) -> Result<(), PackError> {
     type EncodeRow = fn(&[f32], &mut [u8], &mut [u8]) -> Result<(), usize>;
     let encode_row: EncodeRow = match packing {
         Packing::Int8 => int8::encode_row,
@@ -99,24 +125,25 @@ pub fn encode(packing: Packing, weights: &[f32], cols: u32) -> Result<(Vec<u8>, 
             panic!("encode packs to int8 or int4, asked was {}", packing.name())
         }
     };
-    let width = cols as usize;
-    assert!(width > 0 && weights.len().is_multiple_of(width), "{} weights in rows of {cols}", weights.len());
-    let rows = weights.len() / width;
     let sizes = layout(packing, 1, cols);
     let (code_row, scale_row) = (sizes.code_row_bytes as usize, sizes.scale_row_bytes as usize);
-    let mut codes = vec![0; rows * code_row];
-    let mut scales = vec![0; rows * scale_row];
-    let refused = weights
-        .par_chunks_exact(width)
-        .zip(codes.par_chunks_exact_mut(code_row))
+    let rows = codes.len() / code_row;
+    assert_eq!((codes.len(), scales.len()), (rows * code_row, rows * scale_row), "rows of codes and scales");
+    let refused = codes
+        .par_chunks_exact_mut(code_row)
         .zip(scales.par_chunks_exact_mut(scale_row))
         .enumerate()
-        .filter_map(|(row, ((weights, codes), scales))| {
-            let column = encode_row(weights, codes, scales).err()?;
-            Some(PackError { row, column, value: weights[column] })
-        })
+        .map_init(
+            || vec![0.0; cols as usize],
+            |weights, (row, (codes, scales))| {
+                fill(row, weights);
+                let column = encode_row(weights, codes, scales).err()?;
+                Some(PackError { row, column, value: weights[column] })
+            },
+        )
+        .flatten()
         .min_by_key(|error| error.row);
-    refused.map_or(Ok((codes, scales)), Err)
+    refused.map_or(Ok(()), Err)
 }
 
 /// The floats of an f32 or bf16 row (little-endian).
