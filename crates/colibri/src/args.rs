@@ -1,5 +1,6 @@
 //! The command line: every flag with its unit, range and default. Knows no model; what flags mean together is decided
 //! where they are used.
+mod bench;
 mod chat;
 mod doctor;
 mod messages;
@@ -9,6 +10,7 @@ mod text;
 
 use crate::errors::EXIT_CODES;
 use crate::values;
+pub(crate) use bench::{BENCH_NOTES, BenchArgs, What};
 pub(crate) use chat::{ChatArgs, SpeechArgs};
 use clap::{Args, Parser, Subcommand};
 pub(crate) use doctor::DoctorArgs;
@@ -28,6 +30,9 @@ static VERSION: LazyLock<String> =
     LazyLock::new(|| format!("{} (numerics version {})", env!("CARGO_PKG_VERSION"), ops::NUMERICS_VERSION));
 
 static SETTINGS_AND_EXIT_CODES: LazyLock<String> = LazyLock::new(|| format!("{SETTINGS}\n\n{EXIT_CODES}"));
+
+static BENCH_NOTES_AND_EXIT_CODES: LazyLock<String> =
+    LazyLock::new(|| format!("{BENCH_NOTES}\n\n{EXIT_CODES}"));
 
 /// How settings are made.
 const SETTINGS: &str = "\
@@ -89,6 +94,10 @@ pub(crate) enum Command {
     /// Look at the machine, the model, its drives and the settings, and say what to do
     #[command(after_help = EXIT_CODES)]
     Doctor(DoctorArgs),
+    /// Measure this machine, the matrix products of the model and its steps beside what is possible, or compare two such
+    /// measurements
+    #[command(after_help = EXIT_CODES, after_long_help = BENCH_NOTES_AND_EXIT_CODES.as_str())]
+    Bench(BenchArgs),
     /// Print what a shell needs to complete commands and flags
     #[command(after_help = EXIT_CODES)]
     Completions(CompletionsArgs),
@@ -113,6 +122,7 @@ impl Command {
             Command::Render(args) => args.output.json,
             Command::Tokenize(args) => args.output.json,
             Command::Doctor(args) => args.output.json,
+            Command::Bench(args) => args.output.json,
             Command::Completions(_) | Command::Man(_) => false,
             Command::Config(args) => args.json(),
         }
@@ -130,6 +140,7 @@ impl Command {
             Command::Render(args) => &args.model.model,
             Command::Tokenize(args) => &args.model.model,
             Command::Doctor(args) => &args.model.model,
+            Command::Bench(args) => &args.model.model,
             Command::Config(_) | Command::Completions(_) | Command::Man(_) => &[],
         }
     }
@@ -142,6 +153,7 @@ impl Command {
             Command::Logits(args) => Some(&args.engine),
             Command::Trace(args) => Some(&args.engine),
             Command::Verify(args) => Some(&args.engine),
+            Command::Bench(args) => Some(&args.engine),
             Command::Inspect(_)
             | Command::Render(_)
             | Command::Tokenize(_)

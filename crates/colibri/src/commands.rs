@@ -1,4 +1,5 @@
 //! One file for each command.
+pub(crate) mod bench;
 pub(crate) mod chat;
 pub(crate) mod completions;
 pub(crate) mod config;

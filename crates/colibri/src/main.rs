@@ -67,6 +67,7 @@ fn execute(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Command::Render(args) => commands::render::run(args),
         Command::Tokenize(args) => commands::tokenize::run(args),
         Command::Doctor(args) => commands::doctor::run(args, arguments),
+        Command::Bench(args) => commands::bench::run(args),
         Command::Completions(args) => commands::completions::run(args),
         Command::Man(args) => commands::man::run(args),
         Command::Config(args) => commands::config::run(args, arguments),

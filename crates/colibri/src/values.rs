@@ -1,6 +1,7 @@
 //! Values of flags: from text to a number or choice in its range, or what was expected instead. The parser of the
 //! command line adds the flag's name.
 use engine::sampler::{BIAS_MAX, LOGPROBS_MAX, PENALTY_MAX, REPETITION_MAX, REPETITION_MIN};
+use memory::CacheSize;
 use models::Dense;
 use ops::Activations;
 use std::ops::RangeInclusive;
@@ -144,6 +145,42 @@ pub(crate) fn penalty(text: &str) -> Result<f32, String> {
 /// Likeliest ids beside a token.
 pub(crate) fn logprobs(text: &str) -> Result<u32, String> {
     number_in(text, 0..=LOGPROBS_MAX)
+}
+
+/// Of measurements.
+pub(crate) fn repeats(text: &str) -> Result<u32, String> {
+    number_in(text, 1..=100)
+}
+
+/// Memory that is gone through.
+pub(crate) fn bench_bytes(text: &str) -> Result<u64, String> {
+    let expected = "expected bytes from 16MB to 1TB, such as 1GB or 512MiB";
+    match text.parse() {
+        Ok(CacheSize::Bytes(bytes)) if (16_000_000..=1_000_000_000_000).contains(&bytes) => Ok(bytes),
+        Ok(_) => Err(expected.into()),
+        Err(error) => Err(format!("{error}; {expected}")),
+    }
+}
+
+/// Numbers of tokens, each once.
+pub(crate) fn lengths(text: &str) -> Result<List, String> {
+    numbers_in(text, 1..=1_000_000)
+}
+
+/// Numbers of inputs, each once.
+pub(crate) fn bench_rows(text: &str) -> Result<List, String> {
+    numbers_in(text, 1..=engine::plan::CHUNK_MAX)
+}
+
+fn numbers_in(text: &str, range: RangeInclusive<u32>) -> Result<List, String> {
+    let mut all = list(text)?;
+    if let Some(number) = all.0.iter().find(|number| !range.contains(*number)) {
+        let (least, most) = (range.start(), range.end());
+        return Err(format!("{number} is not from {least} to {most}; write numbers with commas: 1,32"));
+    }
+    all.0.sort_unstable();
+    all.0.dedup();
+    Ok(all)
 }
 
 /// By name.

@@ -113,7 +113,7 @@ fn spans(files: &[(PathBuf, u64)], way: Way) -> Vec<Span<'_>> {
 fn read_span(span: &Span<'_>, way: Way) -> io::Result<u64> {
     let file = open(span.path, way)?;
     if way == Way::Buffered {
-        drop_from_cache(&file, span)?;
+        drop_from_cache(&file, span.offset, span.bytes)?;
     }
     // Direct reads take whole pages, past the end of the file too.
     let mut buffer = HostBuffer::new(span.bytes.next_multiple_of(ALIGNMENT)).map_err(io::Error::other)?;
@@ -134,23 +134,26 @@ fn read_span(span: &Span<'_>, way: Way) -> io::Result<u64> {
     }
     if way == Way::Buffered {
         // What was looked at should not drive out what others need.
-        drop_from_cache(&file, span)?;
+        drop_from_cache(&file, span.offset, span.bytes)?;
     }
     Ok(came.min(span.bytes))
 }
 
 #[cfg(unix)]
-fn read_at(file: &File, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+/// Reads from a place on; how many bytes came.
+pub(crate) fn read_at(file: &File, offset: u64, into: &mut [u8]) -> io::Result<usize> {
     std::os::unix::fs::FileExt::read_at(file, into, offset)
 }
 
 #[cfg(windows)]
-fn read_at(file: &File, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+/// Reads from a place on; how many bytes came.
+pub(crate) fn read_at(file: &File, offset: u64, into: &mut [u8]) -> io::Result<usize> {
     std::os::windows::fs::FileExt::seek_read(file, into, offset)
 }
 
 #[cfg(target_os = "linux")]
-fn open(path: &Path, way: Way) -> io::Result<File> {
+/// Opens a file to be read in a way.
+pub(crate) fn open(path: &Path, way: Way) -> io::Result<File> {
     use std::os::unix::fs::OpenOptionsExt as _;
     let mut options = OpenOptions::new();
     if way == Way::Direct {
@@ -160,7 +163,8 @@ fn open(path: &Path, way: Way) -> io::Result<File> {
 }
 
 #[cfg(target_vendor = "apple")]
-fn open(path: &Path, way: Way) -> io::Result<File> {
+/// Opens a file to be read in a way.
+pub(crate) fn open(path: &Path, way: Way) -> io::Result<File> {
     let file = OpenOptions::new().read(true).open(path)?;
     if way == Way::Direct {
         rustix::fs::fcntl_nocache(&file, true)?;
@@ -169,7 +173,8 @@ fn open(path: &Path, way: Way) -> io::Result<File> {
 }
 
 #[cfg(windows)]
-fn open(path: &Path, way: Way) -> io::Result<File> {
+/// Opens a file to be read in a way.
+pub(crate) fn open(path: &Path, way: Way) -> io::Result<File> {
     use std::os::windows::fs::OpenOptionsExt as _;
     const NO_BUFFERING: u32 = 0x2000_0000;
     let mut options = OpenOptions::new();
@@ -180,7 +185,8 @@ fn open(path: &Path, way: Way) -> io::Result<File> {
 }
 
 #[cfg(not(any(target_os = "linux", target_vendor = "apple", windows)))]
-fn open(path: &Path, way: Way) -> io::Result<File> {
+/// Opens a file to be read in a way.
+pub(crate) fn open(path: &Path, way: Way) -> io::Result<File> {
     match way {
         Way::Buffered => OpenOptions::new().read(true).open(path),
         Way::Direct => Err(io::ErrorKind::Unsupported.into()),
@@ -188,15 +194,16 @@ fn open(path: &Path, way: Way) -> io::Result<File> {
 }
 
 #[cfg(target_os = "linux")]
-fn drop_from_cache(file: &File, span: &Span<'_>) -> io::Result<()> {
-    let length = std::num::NonZeroU64::new(span.bytes);
-    Ok(rustix::fs::fadvise(file, span.offset, length, rustix::fs::Advice::DontNeed)?)
+/// Asks the system to forget bytes of a file.
+pub(crate) fn drop_from_cache(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
+    let length = std::num::NonZeroU64::new(bytes);
+    Ok(rustix::fs::fadvise(file, offset, length, rustix::fs::Advice::DontNeed)?)
 }
 
 /// No such request exists: the first reading may be warm.
 #[cfg(not(target_os = "linux"))]
 #[expect(clippy::unnecessary_wraps, reason = "elsewhere it can fail")]
-fn drop_from_cache(_file: &File, _span: &Span<'_>) -> io::Result<()> {
+pub(crate) fn drop_from_cache(_file: &File, _offset: u64, _bytes: u64) -> io::Result<()> {
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use std::any::TypeId;
 
 /// Flags that belong to one call: what goes in, where the results go, and what is to be done. They are given anew each
 /// time, because a forgotten line in a file must not choose them. All other flags are settings.
-const PER_CALL: [&str; 17] = [
+const PER_CALL: [&str; 26] = [
     "ids",
     "inputs",
     "layers",
@@ -24,6 +24,15 @@ const PER_CALL: [&str; 17] = [
     "all",
     "chat",
     "load",
+    "compare",
+    "anyway",
+    "repeats",
+    "bytes",
+    "rows",
+    "tokens",
+    "lengths",
+    "contexts",
+    "text",
 ];
 /// Flags that say where settings come from.
 const SOURCES: [&str; 2] = ["config", "no-config"];

@@ -66,7 +66,7 @@ fn it_fits_its_terminal_and_names_the_exit_codes() {
 }
 
 /// Flags whose value is what a call is about: there is no default.
-const NO_DEFAULT: [&str; 4] = ["--ids", "--inputs", "--golden", "--out"];
+const NO_DEFAULT: [&str; 5] = ["--ids", "--inputs", "--golden", "--out", "--compare"];
 
 /// What a range is said with.
 const RANGES: [&str; 6] = [" to ", " at most", " at least", " or more", "above ", "counted from 0"];

@@ -1,4 +1,5 @@
 //! The program as its users meet it: real processes, real files, what comes out on each stream.
+mod bench;
 mod chat;
 #[cfg(unix)]
 mod chat_terminal;

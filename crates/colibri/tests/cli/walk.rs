@@ -156,6 +156,13 @@ fn calls(place: &Path) -> Vec<(&'static str, Call)> {
         ("trace", call(&["trace", "Once", "--out", &out, "--layers", "1"], &["trace", "--out", &out])),
         ("verify", call(&["verify", "--checked", "Once"], &["verify"])),
         ("inspect", call(&["inspect"], &["inspect", "--model", "absent"])),
+        (
+            "bench",
+            call(
+                &["bench", "decode", "--repeats", "1", "--bytes", "16MB", "--tokens", "1"],
+                &["bench", "--compare", "absent", "absent"],
+            ),
+        ),
         ("doctor", call(&["doctor", "--no-measure"], &["doctor", "--missing", "--model", "absent"])),
         ("config", call(&["config", "run"], &["config", "abacus"])),
         ("render", call(&["render", &chat], &["render", "absent.json"])),
