@@ -76,13 +76,13 @@ pub(crate) fn nothing_to_retry() -> Failure {
     Failure::Usage("/retry: there is no answer yet to take another one for; say something first".into())
 }
 
-/// What to do when the context is full.
-pub(crate) fn advice(plan: &Plan) -> String {
+/// What to do when the context is full, `begun` where there is a conversation to forget.
+pub(crate) fn advice(plan: &Plan, begun: bool) -> String {
     let larger = match plan.context_most {
         most if most > plan.context => format!("start with a larger --context, up to {most}"),
         most => format!("this model reaches no further than {most}"),
     };
-    format!("/reset begins a new conversation; {larger}")
+    if begun { format!("/reset begins a new conversation; {larger}") } else { larger }
 }
 
 /// A conversation in a loaded model.
@@ -303,7 +303,7 @@ impl Conversation {
             "the context is full: with this message the conversation has {}, {} fit with an answer; say less, or: {}",
             counted(tokens, "token"),
             plan.context,
-            advice(plan)
+            advice(plan, !self.record.turns.is_empty())
         )))
     }
 

@@ -198,7 +198,7 @@ impl Speaker {
             Ending::Context => report::tell(&format!(
                 "note: the context of {} positions is full and ended the answer: {}",
                 plan.context,
-                advice(plan)
+                advice(plan, true)
             )),
         }
     }

@@ -77,7 +77,13 @@ impl From<clap::Error> for Refusal {
 
 /// The parser's words, without colours: what was typed is part of them.
 fn words(error: &clap::Error) -> String {
-    error.render().to_string().trim_start_matches("error: ").trim_end().to_owned()
+    let text = error.render().to_string();
+    let text = text.trim_start_matches("error: ").trim_end();
+    match error.kind() {
+        // The parser says it by its help alone.
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => format!("a command is missing\n\n{text}"),
+        _ => text.to_owned(),
+    }
 }
 
 /// The first paragraph of them is the error; usage and hints follow.
