@@ -3,7 +3,7 @@
 use super::catalog::{CommandSettings, Kind, Setting};
 use super::file::Entry;
 use super::origin::{Origin, Origins};
-use super::rules::{IDLE, Idle, NEEDING, Needing};
+use super::rules::{IDLE, Idle, NEEDING, Needing, Quiet};
 use crate::errors::Failure;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command};
@@ -182,16 +182,17 @@ impl Rows {
         Ok(())
     }
 
-    /// Settings that could change nothing beside a setting of a higher origin. Those of the same or of a higher origin are
-    /// left to the command, which refuses them.
+    /// Settings that could change nothing beside another one, where the rule passes over them. The rest is left to the
+    /// command, which refuses it.
     fn rule_out_idle(&mut self, rule: &Idle) {
         let Some(cause) = self.get(rule.cause).filter(|cause| (rule.holds)(&cause.word())) else { return };
         let (rank, by) = (cause.origin.rank(), format!("{} {}", cause.spelled(), cause.word()));
         for row in &mut self.0 {
-            if rule.settings.contains(&row.setting.name.as_str())
-                && row.origin.is_told()
-                && row.origin.rank() < rank
-            {
+            let quiet = match rule.quiet {
+                Quiet::Lower => row.origin.is_told() && row.origin.rank() < rank,
+                Quiet::File => matches!(row.origin, Origin::File { .. }),
+            };
+            if quiet && rule.settings.contains(&row.setting.name.as_str()) {
                 row.rule_out(by.clone());
             }
         }

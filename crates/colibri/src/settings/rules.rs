@@ -9,13 +9,29 @@ pub(crate) struct Idle {
     pub(crate) holds: fn(&str) -> bool,
     /// ... that make these idle.
     pub(crate) settings: &'static [&'static str],
+    /// Which of them are quiet; the others are left to the command, which refuses them.
+    pub(crate) quiet: Quiet,
+}
+
+/// Where a setting without effect must stand to be passed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Quiet {
+    /// In a lower origin than the cause.
+    Lower,
+    /// In the file, wherever the cause stands: what is given for one call is meant to act.
+    File,
 }
 
 /// All of them.
 pub(crate) const IDLE: &[Idle] = &[
-    Idle { cause: "temperature", holds: is_zero, settings: &["top-p", "top-k", "min-p", "seed"] },
-    Idle { cause: "json", holds: is_false, settings: &["logprobs"] },
-    Idle { cause: "log-level", holds: is_off, settings: &["log-file"] },
+    Idle {
+        cause: "temperature",
+        holds: is_zero,
+        settings: &["top-p", "top-k", "min-p", "seed"],
+        quiet: Quiet::Lower,
+    },
+    Idle { cause: "json", holds: is_false, settings: &["logprobs"], quiet: Quiet::Lower },
+    Idle { cause: "log-level", holds: is_off, settings: &["log-file"], quiet: Quiet::File },
 ];
 
 fn is_false(value: &str) -> bool {

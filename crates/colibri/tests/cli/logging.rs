@@ -1,5 +1,5 @@
 //! `--log-level` and `--log-file`: how much is told, where it goes, and what never is.
-use crate::common::{colibri, model_copy, program, text_of};
+use crate::common::{answer_of, colibri, model_copy, program, text_of};
 use std::fs;
 use std::process::Stdio;
 
@@ -49,6 +49,37 @@ fn a_file_takes_the_lines_one_run_after_the_other() {
     assert_eq!(log(&flags), "");
     let twice = fs::read_to_string(&file).unwrap();
     assert!(twice.starts_with(&once) && twice.matches("a checkpoint is open").count() == 2, "{twice}");
+}
+
+/// Whoever names a file for a call wants lines in it; a configuration file only says where lines would go.
+#[test]
+fn a_file_without_lines_is_refused_unless_the_configuration_names_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let (config, file) = (folder.path().join("config.toml"), folder.path().join("log"));
+    let asked = |text: &str, variables: &[(&str, &str)], flags: &[&str]| {
+        fs::write(&config, text).unwrap();
+        let mut command = program();
+        command.args(["tokenize", "Once", "--json"]).args(flags).envs(variables.iter().copied());
+        command.env("COLIBRI_CONFIG", &config);
+        answer_of(command, "")
+    };
+    let (off, named) = ("log-level = 'off'\n", format!("log-file = '{}'\n", text_of(&file)));
+    let variables = [("COLIBRI_LOG_FILE", text_of(&file))];
+    for (text, variables, flags, name) in [
+        ("", &[][..], &["--log-level", "off", "--log-file", text_of(&file)][..], "--log-file"),
+        (off, &[], &["--log-file", text_of(&file)], "--log-file"),
+        (off, &variables, &[], "COLIBRI_LOG_FILE"),
+        ("", &variables, &["--log-level", "off"], "COLIBRI_LOG_FILE"),
+    ] {
+        let (kind, message) = asked(text, variables, flags).error(2);
+        assert!(kind == "usage" && message.starts_with(&format!("{name} has no effect")), "{message}");
+    }
+    asked(&named, &[], &["--log-level", "off"]).good();
+    asked(&named, &[("COLIBRI_LOG_LEVEL", "off")], &[]).good();
+    asked(&(off.to_owned() + &named), &[], &[]).good();
+    assert!(!file.exists());
+    asked(&(off.to_owned() + &named), &[], &["--log-level", "info"]).good();
+    assert!(file.exists());
 }
 
 #[test]
