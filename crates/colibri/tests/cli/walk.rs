@@ -1,6 +1,7 @@
 //! The walk over all settings of all commands, as the program itself lists them: each must have a row here. Set to the
-//! row's value, in the file, in a variable and on the command line, it must show in `colibri config`, and the command
-//! must behave differently; or the start must fail by name. A setting without a row fails the test.
+//! row's value, in the file, in a variable and on the command line, it must show in `colibri config`; set on the command line
+//! and in one of the other two, the command must behave differently, or the start must fail by name. A setting without a
+//! row fails the test.
 use crate::common::{Answer, answer_of, model_copy, program, text_of};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -14,6 +15,8 @@ use tempfile::TempDir;
 enum Seen {
     /// The value, in the settings of the command's JSON answer, under this key.
     In(&'static str),
+    /// The same, and this of the answers without and with it: that it was not only printed.
+    Both(&'static str, fn(&Answer, &Answer) -> bool),
     /// This, of the answers without and with it.
     That(fn(&Answer, &Answer) -> bool),
     /// An error, for which the command gets arguments that cannot be honoured, in colour.
@@ -60,23 +63,29 @@ fn rows(place: &Path) -> Vec<Row> {
             Seen::That(|_, with| with.error(1).1.contains("absent-model")),
         ),
         row("chunk", json!(7), Seen::In("chunk")),
-        row("context", json!(300), Seen::In("context")),
-        row("expert-cache", json!("40x"), Seen::In("expert_cache")),
+        row("context", json!(300), Seen::Both("context", other_plan)),
+        row("expert-cache", json!("40x"), Seen::Both("expert_cache", fewer_slots)),
+        // One layer of experts has fewer than 40.
+        row_of(&["trace"], "expert-cache", json!("20x"), Seen::Both("expert_cache", fewer_slots)),
+        // Its answer has no plan.
+        row_of(&["bench"], "context", json!(300), Seen::In("context")),
+        row_of(&["bench"], "expert-cache", json!("40x"), Seen::In("expert_cache")),
+        row_of(&["bench"], "dense", json!("int4"), Seen::In("dense")),
         row("readers", json!(2), Seen::In("readers")),
         row("threads", json!(3), Seen::In("threads")),
         row("activations", json!("int8"), Seen::In("activations")),
-        row("dense", json!("int4"), Seen::In("dense")),
+        row("dense", json!("int4"), Seen::Both("dense", other_plan)),
         row("expert-top-p", json!(0.75), Seen::In("expert_top_p")),
         row("device", json!("oracle"), Seen::In("device")),
         row("max-tokens", json!(2), Seen::That(|without, with| ids(without) == 4 && ids(with) == 2)),
-        row("temperature", json!(0.5), Seen::In("temperature")),
-        row("top-p", json!(0.9), Seen::In("top_p")),
-        row("top-k", json!(40), Seen::In("top_k")),
-        row("min-p", json!(0.05), Seen::In("min_p")),
-        row("seed", json!(u64::MAX), Seen::In("seed")),
+        row("temperature", json!(0.5), Seen::Both("temperature", other_ids)),
+        row("top-p", json!(0.1), Seen::Both("top_p", other_ids)),
+        row("top-k", json!(1), Seen::Both("top_k", other_ids)),
+        row("min-p", json!(0.9), Seen::Both("min_p", other_ids)),
+        row("seed", json!(u64::MAX), Seen::Both("seed", other_ids)),
         row("ignore-eos", json!(true), Seen::In("ignore_eos")),
         row("logit-bias", json!(["5=100"]), Seen::That(|_, with| with.good()["ids"] == json!([5, 5, 5, 5]))),
-        row("repeat-penalty", json!(1.5), Seen::In("repeat_penalty")),
+        row("repeat-penalty", json!(0.1), Seen::Both("repeat_penalty", other_ids)),
         row("presence-penalty", json!(0.5), Seen::In("presence_penalty")),
         row("frequency-penalty", json!(-0.5), Seen::In("frequency_penalty")),
         row("stop", json!(["."]), Seen::In("stop")),
@@ -123,6 +132,24 @@ const OF_CHATS: [&str; 4] = ["system", "effort", "no-think", "thinking"];
 /// Whether the ids before the answer differ.
 fn other_prompt(without: &Answer, with: &Answer) -> bool {
     without.good()["prompt_ids"] != with.good()["prompt_ids"]
+}
+
+/// Whether other tokens were chosen.
+fn other_ids(without: &Answer, with: &Answer) -> bool {
+    ids(without) > 0 && without.good()["ids"] != with.good()["ids"]
+}
+
+/// Whether other memory was planned.
+fn other_plan(without: &Answer, with: &Answer) -> bool {
+    let planned = |answer: &Answer| answer.good()["stats"]["memory"]["planned_bytes"].as_u64().unwrap();
+    planned(without) != planned(with)
+}
+
+/// Whether the cache has as many slots as its setting says, and fewer than before.
+fn fewer_slots(without: &Answer, with: &Answer) -> bool {
+    let slots = |answer: &Answer| answer.good()["stats"]["experts"]["slots"].as_u64().unwrap();
+    let asked = with.good()["settings"]["expert_cache"].as_str().unwrap().to_owned();
+    slots(with) < slots(without) && format!("{}x", slots(with)) == asked
 }
 
 /// How many ids an answer has.
@@ -265,7 +292,7 @@ struct Step<'a> {
 }
 
 #[test]
-fn every_setting_shows_and_acts_or_is_refused_from_every_layer() {
+fn every_setting_shows_from_every_layer_and_acts_or_is_refused_from_two() {
     let place = TempDir::new().unwrap();
     fs::rename(model_copy().keep(), place.path().join("model")).unwrap();
     let (rows, calls) = (rows(place.path()), calls(place.path()));
@@ -312,16 +339,25 @@ fn shows(command: &str, steps: &[Step<'_>], without: &str) {
     }
 }
 
+/// Where the step at this place of the list acts from: the command line, and the file or the environment in turn.
+fn layers_of(place: usize) -> [Layer; 2] {
+    [Layer::CommandLine, if place.is_multiple_of(2) { Layer::File } else { Layer::Environment }]
+}
+
 /// Every step, several at a time; all that go wrong are told together.
 fn side_by_side(steps: &[Step<'_>]) {
     let (next, wrong) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(2, std::num::NonZero::get) {
             scope.spawn(|| {
-                while let Some(step) = steps.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let index = next.load(Ordering::Relaxed);
-                    if let Err(why) = acts(step, LAYERS[index % LAYERS.len()]) {
-                        wrong.lock().unwrap().push(format!("{} --{}: {why}", step.command, step.row.name));
+                loop {
+                    let place = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(step) = steps.get(place) else { break };
+                    for layer in layers_of(place) {
+                        if let Err(why) = acts(step, layer) {
+                            let told = format!("{} --{}: {why}", step.command, step.row.name);
+                            wrong.lock().unwrap().push(told);
+                        }
                     }
                 }
             });
@@ -329,6 +365,12 @@ fn side_by_side(steps: &[Step<'_>]) {
     });
     let wrong = wrong.into_inner().unwrap();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Whether the value stands in the settings of the answer with it, and another one in those of the answer without it.
+fn echoes(row: &Row, key: &str, without: &Answer, with: &Answer) -> bool {
+    let (without, with) = (without.good(), with.good());
+    with["settings"][key] == row.value && without["settings"][key] != row.value
 }
 
 /// The command behaves differently.
@@ -340,9 +382,12 @@ fn acts(step: &Step<'_>, layer: Layer) -> Result<(), String> {
     match &row.seen {
         Seen::In(key) => {
             let after = with(&call.works, BASE);
-            let seen = &after.good()["settings"][key];
-            let expected = seen == &row.value && &call.plain.good()["settings"][key] != seen;
-            expected.then_some(()).ok_or_else(|| said(&after))
+            echoes(row, key, &call.plain, &after).then_some(()).ok_or_else(|| said(&after))
+        }
+        Seen::Both(key, holds) => {
+            let after = with(&call.works, BASE);
+            let seen = echoes(row, key, &call.plain, &after) && holds(&call.plain, &after);
+            seen.then_some(()).ok_or_else(|| said(&after))
         }
         Seen::That(holds) => {
             let after = with(&call.works, BASE);
@@ -356,7 +401,7 @@ fn acts(step: &Step<'_>, layer: Layer) -> Result<(), String> {
         }
         Seen::File => {
             let path = PathBuf::from(row.value.as_str().unwrap());
-            let path = path.with_extension(step.command.replace(' ', ""));
+            let path = path.with_extension(format!("{}{layer:?}", step.command.replace(' ', "")));
             let value = json!(text_of(&path));
             let answer = run(&[], &call.works, BASE, &[(row.name, &value)], layer);
             (answer.code == 0 && path.is_file()).then_some(()).ok_or_else(|| said(&answer))
@@ -364,11 +409,14 @@ fn acts(step: &Step<'_>, layer: Layer) -> Result<(), String> {
         Seen::Refusal => {
             let answer = with(&call.works, "");
             let name = match layer {
-                Layer::File => format!("`{}.{}` in line 2 of", step.command, row.name),
+                Layer::File => format!("`{}.{}`", step.command, row.name),
                 Layer::Environment => format!("COLIBRI_{}", row.name.replace('-', "_").to_uppercase()),
                 Layer::CommandLine => format!("--{}", row.name),
             };
-            (answer.code == 2 && answer.stderr.contains(&name)).then_some(()).ok_or_else(|| said(&answer))
+            let placed = !matches!(layer, Layer::File) || answer.stderr.contains("line 2");
+            (answer.code == 2 && placed && answer.stderr.contains(&name))
+                .then_some(())
+                .ok_or_else(|| said(&answer))
         }
     }
 }
