@@ -6,8 +6,9 @@ use store::{Checkpoint, Entry, StoreError};
 
 /// Threads that read: more than one, because a disk is slow with one read at a time.
 pub(super) const READERS: usize = 4;
-/// Bytes of buffers that are filled, being filled or in use; one that is larger is alone.
-pub(super) const AHEAD_BYTES: u64 = 48 << 20;
+/// Bytes of buffers that are filled, being filled or in use: a part of the loader's for each thread that reads, and the one
+/// in use. More would be planned and mostly not taken. One that is larger is alone.
+pub(super) const AHEAD_BYTES: u64 = (READERS as u64 + 1) * super::LOAD_CHUNK_BYTES;
 
 /// A part of a tensor.
 #[derive(Clone, Debug, PartialEq)]
