@@ -75,8 +75,12 @@ pub fn encode_row(weights: &[f32], codes: &mut [u8], scales: &mut [u8]) -> Resul
 fn encode_group(weights: &[f32; GROUP], codes: &mut [u8; GROUP / 2]) -> u16 {
     let exponent = group_exponent(largest_magnitude(weights), UNITS, -EXPONENT_BIAS);
     let to_units = exp2(-exponent) as f32;
-    let units = weights.map(|weight| weight * to_units);
-    let bins = units.map(|unit| (floor(unit / BIN) + BINS as i32 / 2) as usize);
+    // A loop, for `map` of an array of this length is a call for each element.
+    let (mut units, mut bins) = ([0.0; GROUP], [0; GROUP]);
+    for ((unit, bin), weight) in units.iter_mut().zip(&mut bins).zip(weights) {
+        *unit = weight * to_units;
+        *bin = (floor(*unit / BIN) + BINS as i32 / 2) as usize;
+    }
     let fields = [0, 1].map(|parity| best_multiplier(&bins, parity));
     let inverses = fields.map(|field| 2.0 / multiplier(field) as f32);
     for (j, byte) in codes.iter_mut().enumerate() {
@@ -85,10 +89,14 @@ fn encode_group(weights: &[f32; GROUP], codes: &mut [u8; GROUP / 2]) -> u16 {
     (((exponent + EXPONENT_BIAS) as u16) << 10) | (fields[1] << 5) | fields[0]
 }
 
-/// `floor(x)`, without the call that `f32::floor` is where the processor's baseline has no instruction for it.
+/// `floor(x)` of a number below 2^22 in size. `f32::floor` is a call where the processor's baseline has no instruction for
+/// it, and a conversion, which asks for infinities and NaN, is done for one number at a time.
 fn floor(x: f32) -> i32 {
-    let towards_zero = x as i32;
-    towards_zero - i32::from(towards_zero as f32 > x)
+    // 1.5 * 2^23: a number added to it is rounded to an integer, which ends the sum's mantissa.
+    const INTEGERS: f32 = 12_582_912.0;
+    let sum = x + INTEGERS;
+    let rounded = sum.to_bits().wrapping_sub(INTEGERS.to_bits()).cast_signed();
+    rounded - i32::from(sum - INTEGERS > x)
 }
 
 /// The multiplier with the smallest error over the columns of one parity, the first of equals.
@@ -175,4 +183,24 @@ const fn nearest_distance(units: i32, multiplier: i32) -> i32 {
         nibble += 1;
     }
     nearest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::floor;
+
+    #[test]
+    fn floor_is_the_integer_below() {
+        for i in -30_000..30_000 {
+            for x in [
+                i as f32 / 8.0,
+                i as f32 / 8.0 + 1e-3,
+                (i as f32 / 8.0).next_up(),
+                (i as f32 / 8.0).next_down(),
+            ] {
+                assert_eq!(floor(x), x.floor() as i32, "{x}");
+            }
+        }
+        assert_eq!((floor(-0.0), floor(-1e-30), floor(4_194_303.5)), (0, -1, 4_194_303));
+    }
 }

@@ -88,5 +88,10 @@ fn group_numbers(group: &[f32; GROUP], scale: u8) -> [u8; GROUP] {
     // name is a call per weight where the processor's baseline has no instruction for it.)
     const INTEGERS: f64 = 6_755_399_441_055_744.0;
     let inverse = 1.0 / (f64::from(multiplier(scale)) * exp2(exponent(scale)));
-    group.map(|weight| (f64::from(weight) * inverse + INTEGERS).to_bits() as u8)
+    // A loop, for `map` of an array of this length is a call for each element.
+    let mut numbers = [0; GROUP];
+    for (number, weight) in numbers.iter_mut().zip(group) {
+        *number = (f64::from(*weight) * inverse + INTEGERS).to_bits() as u8;
+    }
+    numbers
 }
