@@ -93,7 +93,8 @@ pub(crate) struct Arm {
     session: Option<Session>,
     /// How often it was measured, the warm-up included.
     calls: u32,
-    /// The passes whose ops were looked at, and what these took.
+    /// The passes whose ops were looked at: what these had to do, and what those of the last took (in the warm-up much is done
+    /// for the first time).
     passes: u32,
     ops: BTreeMap<&'static str, ops::traced::Cost>,
     /// Of the repeats that count.
@@ -138,9 +139,10 @@ impl Arm {
 
     /// Where its time goes when every op is waited for.
     pub(crate) fn profile(&self, rates: &Rates) -> Profile {
-        let pieces = f64::from(self.passes) * f64::from(self.task.tokens());
+        let tokens = f64::from(self.task.tokens());
+        let pieces = f64::from(self.passes) * tokens;
         let share = |(name, cost): (&&str, &ops::traced::Cost)| {
-            let seconds = cost.time.as_secs_f64() / pieces;
+            let seconds = cost.time.as_secs_f64() / tokens;
             let floor = Piece::of(&cost.work, 0.0, pieces).floor(rates);
             let count = cost.count as f64 / pieces;
             OpShare { op: (*name).to_owned(), count, seconds, floor, ratio: floor.seconds / seconds }
@@ -211,7 +213,7 @@ impl Steps<'_> {
         for (name, cost) in costs {
             let sum = arm.ops.entry(name).or_default();
             sum.count += cost.count;
-            sum.time += cost.time;
+            sum.time = cost.time;
             sum.work += cost.work;
         }
         Ok(watch.stop(self.threads, Duration::ZERO))

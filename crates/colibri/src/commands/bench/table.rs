@@ -45,7 +45,7 @@ pub(crate) fn table(record: &Record) -> String {
 
 fn heading(part: &str) -> String {
     if part == "machine" {
-        format!("{part:<40} {:>12} {:>9}\n", "median", "spread")
+        format!("{part:<35} {:>17} {:>8}\n", "median", "spread")
     } else {
         format!("{part:<35} {:>9} {:>8} {:>9} {:>6} bound\n", "median", "spread", "floor", "ratio")
     }
@@ -61,7 +61,7 @@ fn line(row: &Row) -> String {
             duration(floor.seconds),
             floor.bound.name(),
         ),
-        _ => format!("{name:<40} {:>12} {spread:>9} {mark}\n", rate(row)).replace(" \n", "\n"),
+        _ => format!("{name:<35} {:>17} {spread:>8} {mark}\n", rate(row)).replace(" \n", "\n"),
     };
     if let Some(how) = &row.how {
         let _ = writeln!(text, "    {how}");
@@ -134,6 +134,9 @@ pub(crate) fn paragraph(words: &str) -> String {
 
 /// With three digits and the unit that fits.
 pub(crate) fn duration(seconds: f64) -> String {
+    if seconds == 0.0 {
+        return "0 s".to_owned();
+    }
     let units = [(1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")];
     let (size, unit) = *units.iter().find(|(size, _)| seconds >= *size).unwrap_or(&units[3]);
     let value = seconds / size;
@@ -156,6 +159,6 @@ mod tests {
     #[test]
     fn durations_have_three_digits() {
         let shown = [1.0, 0.5, 0.012_345, 1.5e-5, 2e-7, 0.0, 123.4].map(duration);
-        assert_eq!(shown, ["1.00 s", "500 ms", "12.3 ms", "15.0 us", "200 ns", "0.00 ns", "123 s"]);
+        assert_eq!(shown, ["1.00 s", "500 ms", "12.3 ms", "15.0 us", "200 ns", "0 s", "123 s"]);
     }
 }
