@@ -11,6 +11,7 @@ What a figure means:
          threads read memory (or the disk, where experts come from it), or
          operations by their peak, whichever takes longer; all measured in this run
   ratio  floor / median
+  f32    multiply-adds a second by the peak of those in f32, whatever does them
   !      during most repeats other programs had the cores or the system paged
 With --compare the exit code is 0 if no row is slower, 1 if one is, and 2 if the
 files cannot be compared.";

@@ -380,6 +380,14 @@ impl<'a> Bench<'a> {
     fn finish(mut self) -> Record {
         let disturbed = self.record.rows.iter().filter(|row| row.seconds.disturbed).count();
         self.record.disturbed = disturbed > 0;
+        let above = self.record.rows.iter().filter(|row| row.ratio.is_some_and(|ratio| ratio > 1.0)).count();
+        if above > 0 {
+            self.record.notes.push(format!(
+                "{above} of {} rows took less than their floor: the limits were measured too low, so all ratios are too high; \
+                 measure again with more --repeats or --bytes",
+                self.record.rows.len()
+            ));
+        }
         if disturbed > 0 {
             self.record.notes.push(format!(
                 "{disturbed} of {} rows are marked with !: most of their repeats were disturbed, other programs had the \

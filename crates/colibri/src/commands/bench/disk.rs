@@ -37,13 +37,17 @@ impl Disk {
     /// A file that cannot be opened.
     pub(crate) fn of(checkpoint: &Checkpoint) -> Result<Result<Self, &'static str>, Failure> {
         let all = checkpoint.files();
-        let mut sizes = Vec::new();
+        let (mut sizes, mut holes) = (Vec::new(), false);
         for shard in checkpoint.shards() {
             let Some(path) = all.path(*shard) else {
                 return Ok(Err("the model lies in memory, so there is no disk to measure"));
             };
             let bytes = all.len(*shard).map_err(Failure::io("asking for the size of", path))?;
+            holes |= has_holes(path, bytes).map_err(Failure::io("asking for the size of", path))?;
             sizes.push((path.to_owned(), bytes));
+        }
+        if holes {
+            return Ok(Err("the model's files have holes for numbers, so there is no disk to measure"));
         }
         let largest = sizes.iter().map(|(_, bytes)| *bytes).max().unwrap_or(0);
         let block_bytes = BLOCK.min(largest / PAGE * PAGE);
@@ -108,6 +112,20 @@ impl Disk {
     }
 }
 
+/// Whether a file has less than half of its bytes on disk: they are read at the speed of memory.
+fn has_holes(path: &Path, bytes: u64) -> io::Result<bool> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt as _;
+        Ok(std::fs::metadata(path)?.blocks() * 512 < bytes / 2)
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = (path, bytes);
+        Ok(false)
+    }
+}
+
 fn ended() -> Failure {
     Failure::Io { what: "reading".into(), source: io::Error::other("a thread ended early") }
 }
@@ -165,6 +183,19 @@ mod tests {
             let seen: HashSet<usize> = (0..count).map(|i| i * step % count).collect();
             assert_eq!(seen.len(), count);
         }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn holes_are_seen() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("shard");
+        let file = File::create(&path).unwrap();
+        file.set_len(1 << 24).unwrap();
+        assert!(has_holes(&path, 1 << 24).unwrap());
+        std::fs::write(&path, vec![1; 1 << 20]).unwrap();
+        File::open(&path).unwrap().sync_all().unwrap();
+        assert!(!has_holes(&path, 1 << 20).unwrap());
     }
 
     #[test]

@@ -9,8 +9,10 @@ use memory::MemoryError;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-/// Bytes that all threads together read in one repeat.
+/// Bytes that all threads together read in one repeat, at least ...
 const READ_BYTES: usize = 192 << 20;
+/// ... and each of them: many threads do not begin at the same moment, and that must not count for much.
+const READ_BYTES_EACH: usize = 64 << 20;
 /// Rounds of arithmetic in one repeat: some tens of milliseconds.
 const ROUNDS: usize = 8_000_000;
 /// Distances at which memory is asked for before it is needed, in bytes; 0: not at all.
@@ -99,7 +101,7 @@ impl Machine {
         match limit {
             Limit::Read { pages, ahead } => {
                 let memory = if pages == Pages::Large { &self.large } else { &self.small };
-                let share = READ_BYTES.min(memory.len()) / threads;
+                let share = (READ_BYTES / threads).max(READ_BYTES_EACH).min(memory.len() / threads);
                 let start = self.place;
                 self.place = self.place.wrapping_add(share);
                 let part = memory.len() / threads;

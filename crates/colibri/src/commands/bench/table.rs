@@ -47,7 +47,8 @@ fn heading(part: &str) -> String {
     if part == "machine" {
         format!("{part:<35} {:>17} {:>8}\n", "median", "spread")
     } else {
-        format!("{part:<35} {:>9} {:>8} {:>9} {:>6} bound\n", "median", "spread", "floor", "ratio")
+        let columns = ["median", "spread", "floor", "ratio", "f32"];
+        figures(part, columns, "bound")
     }
 }
 
@@ -55,12 +56,12 @@ fn line(row: &Row) -> String {
     let mark = if row.seconds.disturbed { "!" } else { "" };
     let (name, spread) = (&row.name, format!("±{:.1} %", 100.0 * row.seconds.relative()));
     let mut text = match (row.floor, row.ratio) {
-        (Some(floor), Some(ratio)) => format!(
-            "{name:<35} {:>9} {spread:>8} {:>9} {ratio:>6.2} {}{mark}\n",
-            duration(row.seconds.median),
-            duration(floor.seconds),
-            floor.bound.name(),
-        ),
+        (Some(floor), Some(ratio)) => {
+            let peak = row.of_f32_peak.map_or(String::new(), |share| format!("{share:.2}"));
+            let (median, least) = (duration(row.seconds.median), duration(floor.seconds));
+            let columns = [&*median, &*spread, &*least, &*format!("{ratio:.2}"), &*peak];
+            figures(name, columns, &format!("{}{mark}", floor.bound.name()))
+        }
         _ => format!("{name:<35} {:>17} {spread:>8} {mark}\n", rate(row)).replace(" \n", "\n"),
     };
     if let Some(how) = &row.how {
@@ -86,6 +87,11 @@ fn line(row: &Row) -> String {
     text
 }
 
+/// One line of figures with a floor.
+fn figures(name: &str, [median, spread, floor, ratio, peak]: [&str; 5], bound: &str) -> String {
+    format!("{name:<29} {median:>9} {spread:>8} {floor:>9} {ratio:>6} {peak:>5} {bound}\n")
+}
+
 /// What a limit's seconds, for 10^9 of something, are in a second.
 fn rate(row: &Row) -> String {
     let rate = 1.0 / row.seconds.median;
@@ -95,19 +101,12 @@ fn rate(row: &Row) -> String {
 
 fn ops(profile: &Profile) -> String {
     let name = format!("ops of {}", profile.name);
-    let mut text =
-        format!("\n{name:<35} {:>9} {:>8} {:>9} {:>6} bound\n", "a token", "count", "floor", "ratio");
+    let mut text = format!("\n{name}, each waited for\n");
+    text.push_str(&figures("", ["a token", "count", "floor", "ratio", ""], "bound"));
     for op in &profile.ops {
-        let _ = writeln!(
-            text,
-            "{:<35} {:>9} {:>8.1} {:>9} {:>6.2} {}",
-            op.op,
-            duration(op.seconds),
-            op.count,
-            duration(op.floor.seconds),
-            op.ratio,
-            op.floor.bound.name()
-        );
+        let (took, least) = (duration(op.seconds), duration(op.floor.seconds));
+        let (count, ratio) = (format!("{:.1}", op.count), format!("{:.2}", op.ratio));
+        text.push_str(&figures(&op.op, [&took, &count, &least, &ratio, ""], op.floor.bound.name()));
     }
     text
 }
