@@ -126,10 +126,11 @@ unsafe fn some_rows<M: Machine, F: Format, const HALVES: bool, const N: usize, c
         for (t, place) in inputs.iter_mut().enumerate() {
             *place = job.inputs.add((input + t) * job.input_row);
         }
-        let ahead = Ahead::new(N, job.code_row);
+        let ahead = Ahead::new(N, job);
         for at in 0..whole {
             let distance = ahead.at(at * F::BLOCK_BYTES);
             for weight in &mut weights {
+                m.prefetch(weight.scales.wrapping_add(ahead.scales));
                 for line in 0..F::BLOCK_BYTES / 64 {
                     m.prefetch(weight.codes.wrapping_add(distance + 64 * line));
                 }

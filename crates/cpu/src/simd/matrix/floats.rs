@@ -123,7 +123,7 @@ unsafe fn some_rows<M: Machine, W: Number, const N: usize, const T: usize>(
 ) {
     let mut lanes = [[[m.zeros(); 4]; T]; N];
     let whole = job.cols / GROUPS;
-    let ahead = Ahead::new(N, job.code_row);
+    let ahead = Ahead::new(N, job);
     // SAFETY: all places are inside the job. What is asked for in advance may lie outside.
     unsafe {
         let weights = job.codes.add(row * job.code_row);

@@ -94,15 +94,21 @@ struct Ahead {
     turn: usize,
     /// The distance before that place, and from there on.
     distances: [usize; 2],
+    /// The distance of the scales of rows that come so much later: whole rows, since a row has few cache lines of them.
+    scales: usize,
 }
 
 impl Ahead {
-    fn new(rows: usize, row_bytes: usize) -> Self {
-        let row_bytes = row_bytes.max(1);
+    fn new(rows: usize, job: &Job) -> Self {
+        let row_bytes = job.code_row.max(1);
         let in_row = AHEAD / rows;
         let other_rows = (rows - 1) * row_bytes;
         let distance = in_row + in_row / row_bytes * other_rows;
-        Ahead { turn: row_bytes - in_row % row_bytes, distances: [distance, distance + other_rows] }
+        Ahead {
+            turn: row_bytes - in_row % row_bytes,
+            distances: [distance, distance + other_rows],
+            scales: in_row.div_ceil(row_bytes) * rows * job.scale_row,
+        }
     }
 
     /// The distance at a place in a row.
