@@ -121,14 +121,14 @@ fn rows() -> Vec<Row> {
         rows.extend(counts.iter().map(|&inputs| Row { packing, activations, shape, inputs }));
     };
     for activations in [Activations::Int15, Activations::Int8, Activations::Exact] {
-        let counts = [1, 2, 3, 4, 8, 32, 128];
+        let counts = [1, 2, 3, 4, 6, 8, 16, 32, 128];
         add(Packing::Mxfp4, activations, (3072, 3584), &counts);
         add(Packing::Mxfp4, activations, (3584, 3072), &[1, 32]);
         add(Packing::Int4, activations, (12288, 7168), &counts);
         add(Packing::Int8, activations, (12288, 7168), &counts);
     }
-    add(Packing::Bf16, Activations::Exact, (12288, 7168), &[1, 2, 4, 8, 32, 128]);
-    add(Packing::F32, Activations::Exact, (896, 7168), &[1, 2, 4, 8, 32, 128]);
+    add(Packing::Bf16, Activations::Exact, (12288, 7168), &[1, 2, 4, 8, 16, 32, 128]);
+    add(Packing::F32, Activations::Exact, (896, 7168), &[1, 2, 4, 8, 16, 32, 128]);
     rows
 }
 

@@ -7,8 +7,8 @@
 
 use crate::level::Level;
 use crate::simd::matrix::{
-    COLUMNS, Codes, FLOATS, Form, GROUPS, Kernel, MANY_INTEGERS, Machine, Planes, WORDS, column_of_step,
-    group_of_lane, run,
+    COLUMNS, Codes, FLOATS, Form, GROUPS, Kernel, Machine, Planes, WORDS, column_of_step, group_of_lane,
+    many_integers, run,
 };
 use ops::packing::{GROUP, activations};
 use ops::{Activations, Packing};
@@ -30,12 +30,13 @@ impl Shape {
     /// What `rows` rows of `cols` numbers are to be like, to meet weights of a packing.
     #[must_use]
     pub fn new(level: Level, packing: Packing, activations: Activations, rows: usize, cols: usize) -> Self {
+        let few = rows < many_integers(level, packing);
         let form = match (packing, activations) {
             (Packing::F32 | Packing::Bf16, _) => Form::Floats,
             (_, Activations::Exact) => Form::Transposed,
-            (_, Activations::Int15) if rows < MANY_INTEGERS => Form::Int15Planes,
+            (_, Activations::Int15) if few => Form::Int15Planes,
             (_, Activations::Int15) => Form::Int15Words,
-            (_, Activations::Int8) if rows < MANY_INTEGERS => Form::Int8Planes,
+            (_, Activations::Int8) if few => Form::Int8Planes,
             (_, Activations::Int8) => Form::Int8Words,
         };
         Shape { level, form, rows, cols }

@@ -56,37 +56,48 @@ impl<F: Format, const HALVES: bool> Kernel for FewRows<F, HALVES> {
     #[inline(always)]
     fn run<M: Machine>(self, m: M) {
         let job = self.job;
-        let mut input = 0;
-        // SAFETY: all rows and inputs are within the job, which `new` was promised.
-        unsafe {
-            while input + 2 <= job.count {
-                all_rows::<M, F, HALVES, 2>(m, &job, input);
-                input += 2;
-            }
-            while input < job.count {
-                all_rows::<M, F, HALVES, 1>(m, &job, input);
-                input += 1;
+        let strip = (STRIP / job.code_row.max(1)).max(2);
+        for row in (0..job.rows).step_by(strip) {
+            let end = (row + strip).min(job.rows);
+            let mut input = 0;
+            // SAFETY: all rows and inputs are within the job, which `new` was promised.
+            unsafe {
+                while input + 2 <= job.count {
+                    strip_rows::<M, F, HALVES, 2>(m, &job, (row, end), input);
+                    input += 2;
+                }
+                while input < job.count {
+                    strip_rows::<M, F, HALVES, 1>(m, &job, (row, end), input);
+                    input += 1;
+                }
             }
         }
     }
 }
 
+/// Bytes of weights that meet all inputs, two at a time, before the next are read: they stay in the second cache.
+const STRIP: usize = 128 << 10;
+
 /// # Safety
-/// As [`FewRows::new`]; `input + T` inputs.
+/// As [`FewRows::new`]; rows `row` to `end`, `input + T` inputs.
 #[inline(always)]
-unsafe fn all_rows<M: Machine, F: Format, const HALVES: bool, const T: usize>(m: M, job: &Job, input: usize) {
-    let mut row = 0;
+unsafe fn strip_rows<M: Machine, F: Format, const HALVES: bool, const T: usize>(
+    m: M,
+    job: &Job,
+    (mut row, end): (usize, usize),
+    input: usize,
+) {
     // SAFETY: these rows are in the job.
     unsafe {
         // Two rows share what they load of two inputs, if their sums fit into registers. For one input a single stream
         // of weights is faster.
         if T == 2 && !F::MULTIPLIED {
-            while row + 2 <= job.rows {
+            while row + 2 <= end {
                 some_rows::<M, F, HALVES, 2, T>(m, job, row, input);
                 row += 2;
             }
         }
-        while row < job.rows {
+        while row < end {
             some_rows::<M, F, HALVES, 1, T>(m, job, row, input);
             row += 1;
         }

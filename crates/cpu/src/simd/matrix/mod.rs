@@ -40,10 +40,29 @@ use tiles::Tiles;
 
 /// Groups in a block of the numerics contract: one for each of its 16 lanes.
 pub(crate) const GROUPS: usize = 16;
-/// From this number of inputs on, integers meet weights that were decoded once for all of them.
-pub(crate) const MANY_INTEGERS: usize = 5;
-/// The same for f32.
+/// From this number of inputs on, f32 meets packed weights that were decoded once for all of them.
 const MANY_FLOATS: usize = 3;
+/// From which number of inputs on integers meet weights that were decoded once for all of them, by measurement:
+/// where a weight needs no multiplier and vectors are wide, decoding it again for every two inputs costs little.
+pub(crate) fn many_integers(level: Level, packing: Packing) -> usize {
+    match packing {
+        Packing::Mxfp4 if run(level, AskWide) => 16,
+        _ => 5,
+    }
+}
+
+/// Whether a vector has a lane for each group of a block.
+struct AskWide;
+
+impl Kernel for AskWide {
+    type Output = bool;
+
+    #[inline(always)]
+    fn run<M: Machine>(self, _machine: M) -> bool {
+        M::LANES == GROUPS
+    }
+}
+
 /// Columns in a block.
 pub(crate) const COLUMNS: usize = 512;
 
