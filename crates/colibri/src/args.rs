@@ -351,9 +351,10 @@ pub(crate) struct ModelArgs {
 #[command(next_help_heading = "Engine")]
 pub(crate) struct EngineArgs {
     /// Tokens of the prompt computed together, 1 to 4096; changes no result. Where the results of every token are written
-    /// or compared it is at most 64, and less if they would take more than 64 MiB
-    #[arg(long, value_name = "N", default_value = "32", value_parser = values::chunk, allow_negative_numbers = true)]
-    pub(crate) chunk: u32,
+    /// or compared it is at most 64, and less if they would take more than 64 MiB [default: the most of 512, 256, 128, 64
+    /// and 32 that take no more than 2 % of the memory]
+    #[arg(long, value_name = "N", value_parser = values::chunk, allow_negative_numbers = true)]
+    pub(crate) chunk: Option<u32>,
     /// Tokens of prompt and answer, at most [default: 8192 or the model's own limit, less if memory is short]
     #[arg(long, value_name = "N", value_parser = values::limited, allow_negative_numbers = true)]
     pub(crate) context: Option<u32>,

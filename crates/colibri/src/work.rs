@@ -53,14 +53,13 @@ impl Demand {
     pub(crate) fn taking(mut self, wanted: Wanted<'_>, config: &KimiK3Config) -> Self {
         let row = wanted.row_bytes(config) * COPIES_OF_RESULTS;
         let most = (RESULT_BYTES_MAX / row.max(1)).clamp(1, RESULT_ROWS_MAX) as u32;
-        if self.request.chunk > most {
+        if let Some(asked) = self.request.chunk.filter(|asked| *asked > most) {
             self.notes.push(format!(
-                "{most} tokens are computed together instead of {}, so that their results stay small",
-                self.request.chunk
+                "{most} tokens are computed together instead of {asked}, so that their results stay small"
             ));
-            self.request.chunk = most;
         }
-        let rows = self.request.chunk;
+        let rows = self.request.chunk.map_or(most, |asked| asked.min(most));
+        self.request.chunk = Some(rows);
         self.holding(&format!("results of {rows} rows on their way"), row * u64::from(rows))
     }
 }

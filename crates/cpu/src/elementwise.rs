@@ -99,6 +99,30 @@ impl<F: Function> Kernel for Apply<'_, F> {
     }
 }
 
+/// A function of two rows, in the place of the first.
+struct InPlace<'a, F> {
+    function: F,
+    x: &'a mut [f32],
+    y: &'a [f32],
+}
+
+impl<F: Function> Kernel for InPlace<'_, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let (x_blocks, x_rest) = self.x.as_chunks_mut::<LANES>();
+        let (y_blocks, y_rest) = self.y.as_chunks::<LANES>();
+        for (x, y) in x_blocks.iter_mut().zip(y_blocks) {
+            s.store(self.function.apply(s, s.load(x), s.load(y)), x);
+        }
+        if !x_rest.is_empty() {
+            let result = self.function.apply(s, s.load_part(x_rest), s.load_part(y_rest));
+            s.store_part(result, x_rest);
+        }
+    }
+}
+
 /// `out = function(x, y)` for every number.
 fn apply<F: Function>(
     machine: &mut Machine,
@@ -150,12 +174,12 @@ pub(crate) fn glu(
     }
 }
 
-/// The gated unit of two rows.
-pub(crate) fn glu_row(level: Level, out: &mut [f32], gate: &[f32], up: &[f32], activation: Activation) {
+/// The gated unit of two rows, in the place of the gate.
+pub(crate) fn glu_row(level: Level, gate: &mut [f32], up: &[f32], activation: Activation) {
     match activation {
-        Activation::Silu => level.run(Apply { function: Silu, x: gate, y: up, out }),
+        Activation::Silu => level.run(InPlace { function: Silu, x: gate, y: up }),
         Activation::Situ { beta, linear_beta } => {
-            level.run(Apply { function: Situ { beta, linear_beta }, x: gate, y: up, out });
+            level.run(InPlace { function: Situ { beta, linear_beta }, x: gate, y: up });
         }
     }
 }

@@ -30,7 +30,6 @@ pub(crate) struct Gathered {
     takers: Vec<u32>,
     /// For every expert of the table, its rows.
     counts: Vec<u32>,
-    gate: Vec<f32>,
     up: Vec<f32>,
     inner: Vec<f32>,
     results: Vec<f32>,
@@ -47,7 +46,7 @@ struct Expert {
 impl Gathered {
     /// Bytes it holds.
     pub(crate) fn bytes(&self) -> u64 {
-        let floats = self.gate.len() + self.up.len() + self.inner.len() + self.results.len();
+        let floats = self.up.len() + self.inner.len() + self.results.len();
         let numbers = self.starts.capacity() + self.takers.capacity() + self.counts.capacity();
         (4 * (floats + numbers) + size_of::<Expert>() * self.experts.capacity()) as u64
     }
@@ -104,11 +103,11 @@ pub(crate) fn experts(
     let level = *level;
     let gathered = &mut scratch.gathered;
     gathered.gather(picks, table);
-    let Gathered { experts, starts, takers, gate, up, inner, results, .. } = gathered;
+    let Gathered { experts, starts, takers, up, inner, results, .. } = gathered;
     let (rows, ranks) = (takers.len(), picks.cols());
     let (gate_matrix, down) = (task.experts.gate, task.experts.down);
     let (middle, width) = (gate_matrix.rows as usize, down.rows as usize);
-    let [gate, up, inner] = [gate, up, inner].map(|numbers| room(numbers, rows * middle));
+    let [up, inner] = [up, inner].map(|numbers| room(numbers, rows * middle));
     let results = room(results, rows * width);
     let groups = experts.len();
     let task_of = |i: usize, pieces: usize, piece: usize| (i / pieces, i % pieces * piece);
@@ -118,17 +117,18 @@ pub(crate) fn experts(
     let piece = part_outputs(middle, groups, pool.threads());
     let pieces = middle.div_ceil(piece);
     let cut = |numbers| Groups::new(Outputs::new(numbers, rows, middle, middle), starts, piece);
-    let parts = ((cut(&mut *gate), cut(&mut *up)), cut(&mut *inner));
+    // What the gate gives lies where the result of both will.
+    let parts = (cut(&mut *inner), cut(&mut *up));
     let cost = 2 * (rows * middle * width) as u64;
-    pool.each(cost, parts, |i, ((mut gate, mut up), mut inner)| {
+    pool.each(cost, parts, |i, (mut inner, mut up)| {
         let (group, first) = task_of(i, pieces, piece);
         let slot = slab.read(experts[group].slot);
         let payload = &slot[experts[group].payload as usize..];
-        let outputs = first..first + gate.cols();
-        multiply(weight(payload, gate_matrix), outputs.clone(), inputs.of(group), gate.borrow());
+        let outputs = first..first + inner.cols();
+        multiply(weight(payload, gate_matrix), outputs.clone(), inputs.of(group), inner.borrow());
         multiply(weight(payload, task.experts.up), outputs, inputs.of(group), up.borrow());
         for row in 0..inner.rows() {
-            glu_row(level, inner.row_mut(row), gate.row_mut(row), up.row_mut(row), task.activation);
+            glu_row(level, inner.row_mut(row), up.row_mut(row), task.activation);
         }
     });
 

@@ -74,7 +74,7 @@ fn load(checkpoint: &Checkpoint, dense: Dense, activations: Activations) -> Resu
         dense: Some(dense),
         context: Some(512),
         sequences: 1,
-        chunk: CHUNK as u32,
+        chunk: Some(CHUNK as u32),
         expert_cache: Some(CacheSize::All),
         copies: 1,
     };

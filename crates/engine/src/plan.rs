@@ -19,7 +19,7 @@ pub struct Request {
     /// Sequences that can be alive together.
     pub sequences: u32,
     /// Rows of a step.
-    pub chunk: u32,
+    pub chunk: Option<u32>,
     /// Memory for routed experts.
     pub expert_cache: Option<CacheSize>,
     /// Devices that hold their own copy of everything resident (the checked device has two).
@@ -27,14 +27,14 @@ pub struct Request {
 }
 
 impl Default for Request {
-    /// One sequence, chunks of 32, everything else as memory allows: what the program asks for without flags.
+    /// One sequence, everything else as memory allows: what the program asks for without flags.
     fn default() -> Self {
         Request {
             options: LoadOptions::default(),
             dense: None,
             context: None,
             sequences: 1,
-            chunk: 32,
+            chunk: None,
             expert_cache: None,
             copies: 1,
         }
@@ -80,6 +80,13 @@ const CONTEXT_LEAST: u32 = 256;
 
 /// Most rows of a step.
 pub const CHUNK_MAX: u32 = 4096;
+
+/// Rows of a step where none are asked for, largest first: more rows read an expert for more tokens and take more memory
+/// from the cache. Where all experts are resident, more than 128 rows gain nothing and 32 lose a tenth.
+pub const CHUNKS: [u32; 5] = [512, 256, 128, 64, 32];
+
+/// The part of the usable memory that the results of such a step may take.
+const CHUNK_SHARE: u64 = 50;
 
 /// The plan: choices and bytes.
 #[derive(Clone, Debug)]
@@ -224,6 +231,7 @@ pub fn plan(
     limits: Limits,
 ) -> Result<Plan, PlanError> {
     check_settings(family, request)?;
+    let request = &Request { chunk: Some(chunk(checkpoint, family, request, limits)?), ..request.clone() };
     let catalog = family.catalog(checkpoint, request.options.layers)?;
     let candidates: Vec<Dense> = request.dense.map_or(Dense::ALL.to_vec(), |d| vec![d]);
     let mut sizes = Vec::new();
@@ -246,6 +254,32 @@ pub fn plan(
     }
     let fits = smallest_plan(checkpoint, family, request, limits, catalog.as_ref())?;
     Err(no_fit(request, limits, tries[tries.len() - 1], &candidates, &sizes, fits))
+}
+
+/// The rows of a step: those asked for, or the most of [`CHUNKS`] that leave almost all memory to the experts.
+fn chunk(
+    checkpoint: &Checkpoint,
+    family: &Family,
+    request: &Request,
+    limits: Limits,
+) -> Result<u32, PlanError> {
+    if let Some(asked) = request.chunk {
+        return Ok(asked);
+    }
+    let (model, _) = family.load(checkpoint, None, &request.options, &mut |_| {})?;
+    let most = default_context(family, request);
+    for rows in CHUNKS.map(|rows| rows.min(most)) {
+        let usage = rehearse(&*model, family, rows, Ops::rehearsal())?;
+        if request.copies * result_bytes(&usage) <= limits.usable() / CHUNK_SHARE {
+            return Ok(rows);
+        }
+    }
+    Ok(CHUNKS[CHUNKS.len() - 1].min(most))
+}
+
+/// Bytes of intermediate results, and of copies while an op runs.
+fn result_bytes(usage: &Usage) -> u64 {
+    4 * (usage.arena + COPIES_OF_AN_OP * usage.largest)
 }
 
 /// For who follows the choices.
@@ -290,7 +324,7 @@ fn check_settings(family: &Family, request: &Request) -> Result<(), PlanError> {
     let most = family.config.context;
     let ranges = [
         ("--context", request.context.unwrap_or(1), 1, most),
-        ("--chunk", request.chunk, 1, CHUNK_MAX),
+        ("--chunk", request.chunk.unwrap_or(1), 1, CHUNK_MAX),
         ("--layers", request.options.layers.unwrap_or(1), 1, family.config.layers()),
         ("sequences", request.sequences, 1, 1024),
     ];
@@ -313,6 +347,11 @@ fn check_settings(family: &Family, request: &Request) -> Result<(), PlanError> {
 
 fn default_context(family: &Family, request: &Request) -> u32 {
     request.context.unwrap_or_else(|| family.config.context.min(DEFAULT_CONTEXT_MAX))
+}
+
+/// Rows of a step, once they are chosen.
+fn rows(request: &Request) -> u32 {
+    request.chunk.unwrap_or(CHUNKS[CHUNKS.len() - 1])
 }
 
 /// What the model needs whatever the cache and the context.
@@ -338,7 +377,7 @@ impl Sizes {
         catalog: Option<&Catalog>,
     ) -> Result<Self, PlanError> {
         let (model, dense) = family.load(checkpoint, None, options, &mut |_| {})?;
-        let Usage { arena, largest, .. } = rehearse(&*model, family, request.chunk, Ops::rehearsal())?;
+        let Usage { arena, largest, .. } = rehearse(&*model, family, rows(request), Ops::rehearsal())?;
         let tensors = checkpoint.names().len() as u64;
         let slot = catalog.map(|c| (c.layout().payload_bytes(), c.experts()));
         let (layout, copies) = (model.state_layout().clone(), request.copies);
@@ -372,7 +411,7 @@ impl Sizes {
                 self.layout.latent_bytes(blocks) * copies,
             ),
             ("tables of blocks and slots".to_owned(), self.table_bytes(blocks, slab) * copies),
-            (format!("intermediate results of {} rows", request.chunk), self.arena * 4 * copies),
+            (format!("intermediate results of {} rows", rows(request)), self.arena * 4 * copies),
             ("copies while an op runs".to_owned(), self.largest * 4 * COPIES_OF_AN_OP * copies),
             ("buffers while loading".to_owned(), self.dense.buffers),
             (format!("names and places of {} tensors", self.tensors), self.tensors * BYTES_OF_A_TENSOR),
@@ -436,7 +475,7 @@ fn finish(
         context,
         context_most: sizes.context_most,
         sequences: request.sequences,
-        chunk: request.chunk,
+        chunk: rows(request),
         arena: sizes.arena,
         experts: catalog.map_or(0, Catalog::experts),
         dense: sizes.dense.clone(),
@@ -512,7 +551,7 @@ fn smallest_plan(
     let context = request.context.unwrap_or(family.config.context.min(CONTEXT_LEAST));
     let options = LoadOptions { dense, ..request.options.clone() };
     let cache = catalog.map(|_| CacheSize::Slots(1));
-    let small = Request { chunk: 1, expert_cache: cache, ..request.clone() };
+    let small = Request { chunk: Some(1), expert_cache: cache, ..request.clone() };
     let sizes = Sizes::of(checkpoint, family, &options, &small, catalog)?;
     let bytes = sizes.smallest(&small, context, (Cache::OneSlot, limits.total));
     let flags: Vec<String> = [

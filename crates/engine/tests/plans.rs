@@ -2,7 +2,7 @@
 mod common;
 
 use common::{Setup, alone, data, some_ids, tiny};
-use engine::plan::{NoFit, Request};
+use engine::plan::{CHUNKS, NoFit, Request};
 use engine::{Limits, Plan, PlanError, plan, show_bytes};
 use memory::CacheSize;
 use models::{Dense, Family, LoadOptions};
@@ -21,7 +21,7 @@ fn request() -> Request {
         dense: None,
         context: None,
         sequences: 2,
-        chunk: 16,
+        chunk: Some(16),
         expert_cache: None,
         copies: 1,
     }
@@ -68,6 +68,24 @@ fn dense_bytes() -> u64 {
         name.starts_with("language_model.") && !name.contains(".experts.") && !name.contains("embed")
     };
     checkpoint.under("").filter(|(name, _)| dense(name)).map(|(_, entry)| entry.bytes).sum()
+}
+
+/// Of the rows that may be chosen, the most whose results take no more than 2 % of what is usable, and no more than
+/// the context has.
+#[test]
+fn rows_of_a_step_that_nobody_asked_for_follow_the_memory() {
+    let results = |chunk: u32| {
+        let plan = made(&Request { chunk: Some(chunk), ..request() }, usable(1 << 30));
+        item(&plan, "intermediate results") + item(&plan, "copies while an op runs")
+    };
+    let chosen = |bytes: u64| made(&Request { chunk: None, ..request() }, usable(bytes)).chunk;
+    for pair in CHUNKS.windows(2) {
+        let [more, fewer] = [pair[0], pair[1]];
+        assert_eq!(chosen(results(more) * 50), more);
+        assert_eq!(chosen(results(more) * 50 - 1), fewer);
+    }
+    let short = Request { chunk: None, context: Some(40), ..request() };
+    assert_eq!(made(&short, usable(1 << 30)).chunk, 40);
 }
 
 #[test]
@@ -160,7 +178,7 @@ fn the_most_exact_packing_that_fits_is_chosen() {
     assert!(advice.starts_with("--dense int4 --chunk 1 --expert-cache 1x ("), "{advice}");
     let small = Request {
         dense: Some(Dense::Int4),
-        chunk: 1,
+        chunk: Some(1),
         expert_cache: Some(CacheSize::Slots(1)),
         context: Some(64),
         sequences: 2,
@@ -258,8 +276,8 @@ fn settings_outside_their_range_are_named() {
     let cases: [(Request, &str); 8] = [
         (Request { context: Some(4097), ..base.clone() }, "--context = 4097; expected 1 to 4096"),
         (Request { context: Some(0), ..base.clone() }, "--context = 0; expected 1 to 4096"),
-        (Request { chunk: 0, ..base.clone() }, "--chunk = 0; expected 1 to 4096"),
-        (Request { chunk: 4097, ..base.clone() }, "--chunk = 4097; expected 1 to 4096"),
+        (Request { chunk: Some(0), ..base.clone() }, "--chunk = 0; expected 1 to 4096"),
+        (Request { chunk: Some(4097), ..base.clone() }, "--chunk = 4097; expected 1 to 4096"),
         (Request { options: layers(0), ..base.clone() }, "--layers = 0; expected 1 to 9"),
         (Request { options: layers(10), ..base.clone() }, "--layers = 10; expected 1 to 9"),
         (Request { sequences: 0, ..base.clone() }, "sequences = 0; expected 1 to 1024"),

@@ -127,7 +127,7 @@ fn the_device_holds_what_was_planned() {
 fn the_arena_is_as_large_as_planned() {
     for (chunk, slots) in [(1, None), (5, Some(3)), (32, None), (32, Some(255))] {
         let mut setup = Setup::new();
-        setup.request.chunk = chunk;
+        setup.request.chunk = Some(chunk);
         if let Some(slots) = slots {
             setup = setup.slots(slots);
         }

@@ -157,7 +157,7 @@ fn a_long_prompt_is_fed_in_chunks() {
     let prompt = some_ids(4, 11);
     let run = |chunk| {
         let mut setup = Setup::new();
-        setup.request.chunk = chunk;
+        setup.request.chunk = Some(chunk);
         let mut engine = setup.load();
         let mut session = Session::new(&mut engine).unwrap();
         let mut progress = Vec::new();

@@ -65,7 +65,7 @@ impl Bench {
             dense: None,
             context: Some(context),
             sequences,
-            chunk: 16,
+            chunk: Some(16),
             expert_cache: Some("16x".parse::<CacheSize>().unwrap()),
             copies: 1,
         };
@@ -374,7 +374,7 @@ fn a_state_to_go_back_to_costs_neither_context_nor_bits() {
             dense: None,
             context,
             sequences,
-            chunk: 16,
+            chunk: Some(16),
             expert_cache: Some("8x".parse::<CacheSize>().unwrap()),
             copies: 1,
         };

@@ -93,7 +93,10 @@ fn each_flag_says_its_range_and_its_default() {
     assert!(seen > 50, "{seen}");
     let run = flags(&help(Some("run"), "80"));
     let said = |name: &str| &run.iter().find(|flag| flag.name == name).unwrap().text;
-    assert!(said("--chunk").contains("1 to 4096") && said("--chunk").contains("[default: 32]"));
+    assert!(
+        said("--chunk").contains("1 to 4096")
+            && said("--chunk").contains("[default: the most of 512, 256, 128, 64")
+    );
     assert!(said("--expert-cache").contains("8GB") && said("--threads").contains("all cores"));
     assert_eq!(colibri(&["run", "-h"]).code, 0);
 }

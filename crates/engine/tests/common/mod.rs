@@ -29,7 +29,7 @@ pub(crate) fn request(activations: Activations) -> Request {
         dense: Some(Dense::Bf16),
         context: Some(256),
         sequences: 4,
-        chunk: 32,
+        chunk: Some(32),
         expert_cache: Some(CacheSize::All),
         copies: 1,
     }
@@ -91,7 +91,7 @@ impl Setup {
     pub(crate) fn new() -> Self {
         Setup {
             checkpoint: tiny(),
-            request: Request { chunk: 64, ..request(Activations::Int15) },
+            request: Request { chunk: Some(64), ..request(Activations::Int15) },
             device: Box::new(Oracle::new(1).unwrap()),
             reader: None,
             readers: 2,

@@ -34,6 +34,7 @@ fn planned(effective: &mut Effective, matches: &ArgMatches, model: &Model) -> Re
     let layers = matches.try_get_one::<u32>("layers").ok().flatten().copied();
     let plan = load::plan(model, &load::request(&args, layers, 1), 1, 0)?;
     effective.rows.put_planned("context", plan.context.to_string());
+    effective.rows.put_planned("chunk", plan.chunk.to_string());
     effective.rows.put_planned("dense", plan.options.dense.name().to_owned());
     let slots = plan.slab.map(|slab| show_bytes(u64::from(slab.slots()) * slab.slot_bytes()));
     effective.rows.put_planned("expert-cache", slots.unwrap_or_else(|| "0 B".to_owned()));
