@@ -7,7 +7,7 @@ use crate::progress::LoadBars;
 use crate::values::DeviceChoice;
 use cpu::Cpu;
 use engine::plan::Request;
-use engine::{Engine, Limits, Plan, show_bytes};
+use engine::{Engine, Limits, Plan, Streaming, show_bytes};
 use models::{Family, LoadError, LoadOptions};
 use ops::{Device, Oracle};
 use std::borrow::Borrow;
@@ -291,11 +291,10 @@ pub(crate) fn load(
 ) -> Result<(Engine, Duration), Failure> {
     let start = Instant::now();
     let mut bars = LoadBars::default();
-    let reader = Arc::new(model.checkpoint.files());
-    let engine =
-        Engine::load(&model.checkpoint, &model.family, plan, device, (reader, readers), &mut |progress| {
-            bars.show(progress);
-        });
+    let streaming = Streaming::new(Arc::new(model.checkpoint.files()), readers);
+    let engine = Engine::load(&model.checkpoint, &model.family, plan, device, streaming, &mut |progress| {
+        bars.show(progress);
+    });
     drop(bars);
     Ok((engine?, start.elapsed()))
 }

@@ -4,7 +4,7 @@
 #![allow(clippy::print_stdout, reason = "its table is its output")]
 
 use engine::plan::Request;
-use engine::{Engine, Limits, Sampling, Session, Task, generate, plan};
+use engine::{Engine, Limits, Sampling, Session, Streaming, Task, generate, plan};
 use memory::CacheSize;
 use models::{Dense, Family, LoadOptions, Logits, Tap};
 use ops::{Activations, Oracle};
@@ -80,7 +80,7 @@ fn load(checkpoint: &Checkpoint, dense: Dense, activations: Activations) -> Resu
     };
     let plan = plan(checkpoint, &family, &request, Limits::of_machine()?)?;
     let (device, reader) = (Box::new(Oracle::new(2)?), Arc::new(checkpoint.files()));
-    Ok(Engine::load(checkpoint, &family, plan, device, (reader, 2), &mut |_| {})?)
+    Ok(Engine::load(checkpoint, &family, plan, device, Streaming::new(reader, 2), &mut |_| {})?)
 }
 
 /// The prompt and what the model makes of it.

@@ -4,7 +4,7 @@
 //! project.
 use cpu::Cpu;
 use engine::plan::Request;
-use engine::{Engine, Event, Finish, Limits, Sampler, Sampling, Session, Task, generate, plan};
+use engine::{Engine, Event, Finish, Limits, Sampler, Sampling, Session, Streaming, Task, generate, plan};
 use models::Family;
 use std::error::Error;
 use std::io::Write;
@@ -31,8 +31,9 @@ pub(crate) fn stream(
     // What it takes, before anything is loaded; then the model.
     let plan = plan(&checkpoint, &family, &Request::default(), Limits::of_machine()?)?;
     let device = Box::new(Cpu::new(std::thread::available_parallelism()?.get())?);
-    let (reader, readers) = (Arc::new(checkpoint.files()), 4);
-    let mut engine = Engine::load(&checkpoint, &family, plan, device, (reader, readers), &mut |_| {})?;
+    let Streaming::new(reader, readers) = (Arc::new(checkpoint.files()), 4);
+    let mut engine =
+        Engine::load(&checkpoint, &family, plan, device, Streaming::new(reader, readers), &mut |_| {})?;
 
     // One sequence, and one answer in it.
     let mut session = Session::new(&mut engine)?;

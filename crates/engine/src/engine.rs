@@ -74,6 +74,22 @@ pub enum Progress {
     Experts(u32, u32),
 }
 
+/// How experts come from disk; nothing of it changes a result. Where all stay it matters for loading only.
+pub struct Streaming {
+    /// Gives experts' bytes: the checkpoint's own files unless a test injects faults.
+    pub reader: Arc<dyn Reader>,
+    /// Threads that read.
+    pub readers: u32,
+}
+
+impl Streaming {
+    /// By so many threads, everything else as usual.
+    #[must_use]
+    pub fn new(reader: Arc<dyn Reader>, readers: u32) -> Self {
+        Streaming { reader, readers }
+    }
+}
+
 /// A model that is loaded.
 pub struct Engine {
     model: Box<dyn Model>,
@@ -85,7 +101,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Loads what was planned. `reader` gives experts' bytes; the checkpoint's own files unless a test injects faults.
+    /// Loads what was planned.
     ///
     /// # Errors
     /// What cannot be read or allocated.
@@ -94,7 +110,7 @@ impl Engine {
         family: &Family,
         plan: Plan,
         mut device: Box<dyn Device>,
-        (reader, readers): (Arc<dyn Reader>, u32),
+        streaming: Streaming,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Self, EngineError> {
         let total = plan.dense.bytes();
@@ -102,7 +118,8 @@ impl Engine {
         let start = Instant::now();
         let (model, _) = family.load(checkpoint, Some(&mut *device), &plan.options, &mut done)?;
         tracing::info!(bytes = total, took = ?start.elapsed(), "dense weights are loaded");
-        let experts = load_experts(checkpoint, family, &plan, &mut *device, (reader, readers), progress)?;
+        let readers = streaming.readers;
+        let experts = load_experts(checkpoint, family, &plan, &mut *device, streaming, progress)?;
         let (slots, all) = (plan.slab.map_or(0, |slab| slab.slots()), plan.experts);
         tracing::info!(slots, experts = all, readers, took = ?start.elapsed(), "experts can be had");
         let identity = identity(checkpoint, family, &plan)?;
@@ -214,7 +231,7 @@ fn load_experts(
     family: &Family,
     plan: &Plan,
     device: &mut dyn Device,
-    (reader, readers): (Arc<dyn Reader>, u32),
+    streaming: Streaming,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Experts, EngineError> {
     let (Some(catalog), Some(slab)) = (family.catalog(checkpoint, plan.options.layers)?, plan.slab) else {
@@ -222,6 +239,7 @@ fn load_experts(
     };
     let slab = Slab::from_plan(slab)?;
     let buffer = device.adopt(&slab, "slots of routed experts")?;
+    let Streaming { reader, readers } = streaming;
     let mut cache = ExpertCache::new(Arc::new(catalog), reader, slab, readers)?;
     if plan.all_resident() {
         cache.preload(&mut |done, total| progress(Progress::Experts(done, total)))?;

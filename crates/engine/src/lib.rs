@@ -3,7 +3,7 @@
 //!
 //! ```
 //! use engine::plan::Request;
-//! use engine::{Engine, Limits, Sampler, Sampling, Session, Task, generate, plan};
+//! use engine::{Engine, Limits, Sampler, Sampling, Session, Streaming, Task, generate, plan};
 //! use models::Family;
 //! use std::ops::ControlFlow;
 //! use std::sync::Arc;
@@ -19,7 +19,7 @@
 //!
 //! // The model on a device, with four threads that read experts.
 //! let (device, reader) = (Box::new(ops::Oracle::new(1)?), Arc::new(checkpoint.files()));
-//! let mut engine = Engine::load(&checkpoint, &family, plan, device, (reader, 4), &mut |_| {})?;
+//! let mut engine = Engine::load(&checkpoint, &family, plan, device, Streaming::new(reader, 4), &mut |_| {})?;
 //!
 //! // One sequence. It has seen the prompt and all of the answer but its last token, so going on computes only what is new.
 //! let mut session = Session::new(&mut engine)?;
@@ -45,7 +45,7 @@ mod rehearsal;
 pub mod sampler;
 mod session;
 
-pub use engine::{Engine, EngineError, Progress};
+pub use engine::{Engine, EngineError, Progress, Streaming};
 pub use generate::{Answer, Cancel, During, Event, Finish, Task, generate};
 pub use plan::{Limits, Plan, PlanError, plan, show_bytes};
 pub use rehearsal::ops_of_step;

@@ -45,7 +45,7 @@ fn opened(bytes: &[u8]) -> Result<(Vec<u32>, &[u8]), String> {
 /// with its state:
 ///
 /// ```
-/// # use engine::{Engine, Limits, Session, plan, plan::Request};
+/// # use engine::{Engine, Limits, Session, Streaming, plan, plan::Request};
 /// # use std::sync::Arc;
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # const DIRECTORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/k3-tiny");
@@ -55,7 +55,7 @@ fn opened(bytes: &[u8]) -> Result<(Vec<u32>, &[u8]), String> {
 /// let request = Request { sequences: 2, ..Request::default() };
 /// let plan = plan(&checkpoint, &family, &request, Limits::of_machine()?)?;
 /// # let (device, reader) = (Box::new(ops::Oracle::new(1)?), Arc::new(checkpoint.files()));
-/// # let mut engine = Engine::load(&checkpoint, &family, plan, device, (reader, 4), &mut |_| {})?;
+/// # let mut engine = Engine::load(&checkpoint, &family, plan, device, Streaming::new(reader, 4), &mut |_| {})?;
 /// let mut session = Session::new(&mut engine)?;
 /// let first = session.feed(&mut engine, &[576, 424], models::Logits::Last, None)?;
 ///

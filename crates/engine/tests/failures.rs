@@ -5,7 +5,7 @@ mod common;
 use common::devices::{Controls, Rigged, Strike};
 use common::readers::{Changed, Switch, embedding, extent, piece, plain};
 use common::{Setup, alone, assert_same, feed, part, reset, some_ids, step_bits, tiny};
-use engine::{Engine, EngineError};
+use engine::{Engine, EngineError, Streaming};
 use models::{Health, Part, PartError, State, StepError};
 use ops::testing::{Call, Failing, Late};
 use ops::{DeviceError, Oracle};
@@ -320,7 +320,7 @@ fn faults_of_the_disk_while_all_experts_are_loaded() {
         let plan = common::make_plan(&checkpoint, &request);
         let family = models::Family::recognise(&checkpoint).unwrap();
         let device = Box::new(Oracle::new(1).unwrap());
-        let loaded = Engine::load(&checkpoint, &family, plan, device, (reader, 2), &mut |_| {});
+        let loaded = Engine::load(&checkpoint, &family, plan, device, Streaming::new(reader, 2), &mut |_| {});
         let Err(EngineError::Cache(CacheError::Expert(error))) = loaded else {
             panic!("{named}: not refused")
         };

@@ -3,7 +3,7 @@ mod common;
 
 use common::{Setup, alone, data, some_ids, tiny};
 use engine::plan::{CHUNKS, NoFit, Request};
-use engine::{Limits, Plan, PlanError, plan, show_bytes};
+use engine::{Limits, Plan, PlanError, Streaming, plan, show_bytes};
 use memory::CacheSize;
 use models::{Dense, Family, LoadOptions};
 use ops::Oracle;
@@ -346,11 +346,12 @@ fn a_cut_plan_works() {
     let rest = made(&request, usable(1 << 30)).bytes() - u64::from(EXPERTS) * SLOT;
     let cut = made(&request, usable(rest + 3 * SLOT));
     let family = Family::recognise(&checkpoint).unwrap();
-    let reader = (common::readers::plain(&checkpoint), 2);
+    let streaming = Streaming::new(common::readers::plain(&checkpoint), 2);
     let device = Box::new(Oracle::new(1).unwrap());
     let mut heard = Vec::new();
     let mut progress = |p| heard.push(p);
-    let mut engine = engine::Engine::load(&checkpoint, &family, cut, device, reader, &mut progress).unwrap();
+    let mut engine =
+        engine::Engine::load(&checkpoint, &family, cut, device, streaming, &mut progress).unwrap();
     assert!(alone(&mut engine, &ids) == expected);
     let dense = engine.plan().dense.bytes();
     assert!(

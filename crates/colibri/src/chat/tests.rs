@@ -8,7 +8,7 @@ use super::voice::Voice;
 use crate::errors::Failure;
 use crate::{embedded, seeds_of_tests as seeds};
 use engine::plan::Request;
-use engine::{Engine, Limits, Sampling};
+use engine::{Engine, Limits, Sampling, Streaming};
 use memory::CacheSize;
 use models::{Family, LoadOptions};
 use ops::{Activations, Oracle};
@@ -73,8 +73,15 @@ impl Bench {
         let broken = Arc::new(AtomicBool::new(false));
         let reader = Breakable { inner: Arc::new(checkpoint.files()), broken: broken.clone() };
         let device = Box::new(Oracle::new(2).unwrap());
-        let engine =
-            Engine::load(&checkpoint, &family, plan, device, (Arc::new(reader), 2), &mut |_| {}).unwrap();
+        let engine = Engine::load(
+            &checkpoint,
+            &family,
+            plan,
+            device,
+            Streaming::new(Arc::new(reader), 2),
+            &mut |_| {},
+        )
+        .unwrap();
         let conversation = Conversation::new(voice(&family, options));
         Bench {
             engine,

@@ -5,7 +5,7 @@ pub(crate) mod readers;
 
 use cpu::Cpu;
 use engine::plan::Request;
-use engine::{Engine, Limits, Plan, plan};
+use engine::{Engine, Limits, Plan, Streaming, plan};
 use memory::CacheSize;
 use models::{Dense, Family, Input, LoadOptions, Logits, Part, PartError, State, StepError};
 use ops::{Activations, Device, Oracle};
@@ -50,7 +50,7 @@ pub(crate) fn engine_with(
 ) -> Engine {
     let family = Family::recognise(checkpoint).unwrap();
     let plan = make_plan(checkpoint, request);
-    Engine::load(checkpoint, &family, plan, device, (reader, readers), &mut |_| {}).unwrap()
+    Engine::load(checkpoint, &family, plan, device, Streaming::new(reader, readers), &mut |_| {}).unwrap()
 }
 
 pub(crate) fn engine(request: &Request, device: Box<dyn Device>) -> Engine {
