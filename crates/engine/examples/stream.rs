@@ -31,9 +31,8 @@ pub(crate) fn stream(
     // What it takes, before anything is loaded; then the model.
     let plan = plan(&checkpoint, &family, &Request::default(), Limits::of_machine()?)?;
     let device = Box::new(Cpu::new(std::thread::available_parallelism()?.get())?);
-    let Streaming::new(reader, readers) = (Arc::new(checkpoint.files()), 4);
-    let mut engine =
-        Engine::load(&checkpoint, &family, plan, device, Streaming::new(reader, readers), &mut |_| {})?;
+    let streaming = Streaming::new(Arc::new(checkpoint.files()), 4);
+    let mut engine = Engine::load(&checkpoint, &family, plan, device, streaming, &mut |_| {})?;
 
     // One sequence, and one answer in it.
     let mut session = Session::new(&mut engine)?;
