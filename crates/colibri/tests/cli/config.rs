@@ -34,7 +34,7 @@ fn each_origin_goes_before_the_next() {
     let home = home_with("chunk = 5\nignore-eos = true\n[run]\nchunk = 6\n[inspect]\njson = true\n");
     let chunk =
         |variables: &[(&str, &str)], arguments: &[&str]| setting(&home, variables, arguments, "chunk");
-    assert_eq!(chunk(&[], &["--no-config"]), (json!(32), json!("default")));
+    assert_eq!(chunk(&[], &["--no-config"]), (json!(null), json!("default")));
     assert_eq!(chunk(&[], &["logits"]), (json!(5), json!("file")));
     assert_eq!(chunk(&[], &[]), (json!(6), json!("file")), "run is what is shown if nothing is asked");
     let eight = [("COLIBRI_CHUNK", "8")];
@@ -92,7 +92,7 @@ fn files_are_found_named_and_refused() {
         (&[], &["run", "--config", other], 6),
         (&[("COLIBRI_CONFIG", "absent")], &["run", "--config", other], 6),
         (&[("COLIBRI_NO_CONFIG", "1")], &["run", "--config", other], 6),
-        (&[("COLIBRI_CONFIG", other)], &["run", "--no-config"], 32),
+        (&[("COLIBRI_CONFIG", other)], &["run", "--no-config", "--chunk", "32"], 32),
     ] {
         assert_eq!(
             setting(&home, variables, arguments, "chunk").0,
@@ -149,7 +149,14 @@ fn the_template_can_be_used_as_it_is() {
         all["commands"].as_array().unwrap().iter().map(|c| c["settings"].clone()).collect::<Vec<_>>()
     };
     assert_eq!(settings(&of_template), settings(&of_empty));
-    for key in ["#expert-cache =", "#chunk = 32", "COLIBRI_EXPERT_CACHE", "#[run]", "ignore-eos = false"] {
+    for key in [
+        "#expert-cache =",
+        "#chunk =",
+        "#readers = 4",
+        "COLIBRI_EXPERT_CACHE",
+        "#[run]",
+        "ignore-eos = false",
+    ] {
         assert!(template.contains(key), "{key}");
     }
 }

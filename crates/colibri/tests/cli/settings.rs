@@ -20,7 +20,7 @@ fn defaults_are_told() {
         ("dense", json!("bf16")),
         ("layers", Value::Null),
         ("expert_top_p", json!(1.0)),
-        ("chunk", json!(32)),
+        ("chunk", json!(512)),
         ("context", json!(4096)),
         ("expert_cache", json!("auto")),
         ("readers", json!(4)),
