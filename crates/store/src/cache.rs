@@ -3,24 +3,29 @@
 //! One owner asks ([`ExpertCache::request`]), takes what arrives ([`ExpertCache::next`]), lets the device compute, and
 //! gives the slots back with the number of the last submission that uses them ([`ExpertCache::release`]). Once it has
 //! seen a submission complete it says so ([`ExpertCache::retire`]); only then may the slot be filled with another expert.
-//! What is evicted is the expert that was let go longest ago. None of this changes a result, only when it is there.
+//! What is evicted is decided by a [policy](CachePolicy) from what was asked for and nothing else: when reads end changes no
+//! count of hits. None of this changes a result, only when it is there.
 
+mod counts;
 mod error;
 mod fetch;
+pub mod policy;
 mod queue;
-mod recency;
 mod request;
+pub mod simulate;
 mod slots;
 #[cfg(test)]
 mod tests;
 
 pub use error::{CacheError, ExpertError};
+pub use policy::CachePolicy;
 pub use request::{Arrival, Lease, Next, Request};
 
 use crate::catalog::{Catalog, ExpertId};
 use crate::reader::{FIRST_PAUSE, Reader};
 use fetch::{Fetcher, Landing};
 use memory::Slab;
+use policy::{Ranking, Shares};
 use queue::{Job, Queue};
 use request::{Event, Held, Pending};
 use slots::{Slots, State};
@@ -143,7 +148,7 @@ impl ExpertCache {
         let (events, arrivals) = mpsc::channel();
         let queue = Arc::new(Queue::default());
         let mut cache = Self {
-            slots: Slots::new(slab.slots(), catalog.experts()),
+            slots: Slots::new(slab.slots(), ranking(CachePolicy::default(), &catalog)),
             catalog: Arc::clone(&catalog),
             slab: Arc::clone(&slab),
             queue: Arc::clone(&queue),
@@ -172,6 +177,32 @@ impl ExpertCache {
         Ok(())
     }
 
+    /// The same with another policy; for a cache that has not been used.
+    ///
+    /// # Errors
+    /// [`CacheError::TooFewForLayers`].
+    pub fn with_policy(mut self, policy: CachePolicy) -> Result<Self, CacheError> {
+        let (slots, layers) = (self.slab.slots(), self.catalog.layers().len() as u32);
+        if policy.shares == Shares::PerLayer && slots < layers {
+            return Err(CacheError::TooFewForLayers { policy, slots, layers });
+        }
+        self.slots = Slots::new(slots, ranking(policy, &self.catalog));
+        Ok(self)
+    }
+
+    /// It is known from earlier runs in which share of all steps each expert is asked for, in the order of layers and experts.
+    /// Policies that count begin with that.
+    pub fn expect(&mut self, shares: &[f64]) {
+        self.slots.expect(shares);
+    }
+
+    /// Keeps experts for good once they are there: those of the list, from its start, that leave half of the slots (those of
+    /// their layers, where layers share slots out) to others. How many these are. Unknown experts are ignored.
+    pub fn keep(&mut self, ids: &[ExpertId]) -> u32 {
+        let experts: Vec<u32> = ids.iter().filter_map(|id| self.catalog.index(*id)).collect();
+        self.slots.fix(&experts)
+    }
+
     /// The catalog it reads by.
     #[must_use]
     pub fn catalog(&self) -> &Arc<Catalog> {
@@ -198,21 +229,17 @@ impl ExpertCache {
         self.slots.is_ready(slot).then_some(slot)
     }
 
-    /// Whether the expert with this index is there.
-    fn is_ready(&self, expert: u32) -> bool {
-        self.slots.find(expert).is_some_and(|slot| self.slots.is_ready(slot))
-    }
-
     /// Asks for experts, each once however often it is named. Those that are there are held from now on. Those that are
-    /// not get free slots, else the slots of the experts let go longest ago, and are read in disk order; those for which
+    /// not get free slots, else those of the experts that the policy lets go, and are read in disk order; those for which
     /// there is no slot wait inside the request. All of them, and what goes wrong, come through [`ExpertCache::next`].
     pub fn request(&mut self, ids: &[ExpertId]) -> Request {
         self.drain();
         let mut request = Request::new(self.events.clone());
         self.sort(ids, &mut request.held.refused);
         let sorted = std::mem::take(&mut self.sorted);
+        self.slots.request(&sorted);
         for &expert in &sorted {
-            let there = self.is_ready(expert);
+            let there = self.slots.has(expert);
             *(if there { &mut self.statistics.hits } else { &mut self.statistics.misses }) += 1;
         }
         request.held.waiting.extend_from_slice(&sorted);
@@ -311,7 +338,13 @@ impl ExpertCache {
         for slot in held {
             self.slots.unpin(slot, 0);
         }
+        for &expert in &sorted {
+            if self.slots.find(expert).is_some() {
+                self.slots.guess(expert);
+            }
+        }
         self.sorted = sorted;
+        self.jobs.sort_unstable_by_key(|job| self.catalog.disk_order(job.expert));
         self.in_flight += self.jobs.len();
         self.queue.guess(&self.jobs);
     }
@@ -351,7 +384,7 @@ impl ExpertCache {
     /// is held for a failed expert.
     fn all_are_ready(&self) -> Result<(), CacheError> {
         let (experts, slots) = (self.catalog.experts(), self.slots.len());
-        let ready = (0..experts).filter(|&expert| self.is_ready(expert)).count() as u32;
+        let ready = (0..experts).filter(|&expert| self.slots.has(expert)).count() as u32;
         if ready < experts { Err(CacheError::SlotsHeld { experts, slots, ready }) } else { Ok(()) }
     }
 
@@ -367,7 +400,7 @@ impl ExpertCache {
         first
     }
 
-    /// Puts the indices of `ids` into `self.sorted`, in disk order and each once.
+    /// Puts the indices of `ids` into `self.sorted`, in ascending order and each once.
     fn sort(&mut self, ids: &[ExpertId], refused: &mut Vec<ExpertError>) {
         self.sorted.clear();
         for &id in ids {
@@ -380,8 +413,7 @@ impl ExpertCache {
                 }
             }
         }
-        // The index makes equal experts neighbours even where two experts share their first byte.
-        self.sorted.sort_unstable_by_key(|&expert| (self.catalog.disk_order(expert), expert));
+        self.sorted.sort_unstable();
         self.sorted.dedup();
     }
 
@@ -502,6 +534,10 @@ impl ExpertCache {
             }
         }
     }
+}
+
+fn ranking(policy: CachePolicy, catalog: &Catalog) -> Ranking {
+    Ranking::new(policy, catalog.layers().len() as u32, u32::from(catalog.experts_per_layer()))
 }
 
 impl Drop for ExpertCache {

@@ -30,6 +30,7 @@ mod index;
 mod lookup;
 mod read;
 pub mod reader;
+pub mod routing;
 pub mod safetensors;
 #[cfg(feature = "testing")]
 pub mod testing;

@@ -1,5 +1,6 @@
 //! Why an expert did not arrive, and why a cache cannot be.
 
+use super::policy::CachePolicy;
 use crate::catalog::ExpertId;
 use crate::reader::ReadError;
 use std::ops::Range;
@@ -101,6 +102,20 @@ pub enum CacheError {
         readers: u32,
         /// The system's reason.
         source: std::io::Error,
+    },
+    /// A layer would have no slot.
+    #[error(
+        "the cache policy {policy} gives every layer its own slots, but there are {slots} slots for {layers} layers; give the \
+         cache at least {layers} slots (--expert-cache {layers}x), or use a policy of one budget, such as {}",
+        CachePolicy::default()
+    )]
+    TooFewForLayers {
+        /// The policy.
+        policy: CachePolicy,
+        /// Slots of the cache.
+        slots: u32,
+        /// Layers with experts.
+        layers: u32,
     },
     /// Not all experts fit.
     #[error("all {experts} experts are to be loaded, but the cache has {slots} slots; give it more memory")]

@@ -29,7 +29,7 @@ pub(super) struct Pending {
 pub(super) struct Held {
     /// Experts with a slot, which is pinned; read or not.
     pub(super) pending: Vec<Pending>,
-    /// Experts without a slot, in disk order.
+    /// Experts without a slot, in ascending order.
     pub(super) waiting: Vec<u32>,
     /// Experts that cannot be.
     pub(super) refused: Vec<ExpertError>,

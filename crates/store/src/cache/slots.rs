@@ -2,7 +2,8 @@
 //! Plain data for one owner; it knows no thread, no file and no byte.
 
 use super::error::ExpertError;
-use super::recency::Recency;
+use super::policy::{Key, Ranking};
+use std::collections::BTreeSet;
 
 /// No slot has this number.
 const NONE: u32 = u32::MAX;
@@ -20,6 +21,17 @@ pub(super) enum State {
     Failed(ExpertError),
 }
 
+/// Where a slot waits until somebody wants it or its expert.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// Nowhere: it is free, held, on its way, or stays for good.
+    None,
+    /// Among those that submissions may still use.
+    Resting,
+    /// Among those that may be filled anew, at this place in their order.
+    Evictable(Key),
+}
+
 #[derive(Debug)]
 struct Slot {
     state: State,
@@ -29,9 +41,25 @@ struct Slot {
     pins: u32,
     /// Number of the last submission known to use it.
     fence: u64,
+    place: Place,
 }
 
-/// All slots of a slab. A slot is filled anew only if nobody holds it and the submissions that used it are completed.
+/// The slots of one layer, or of all.
+#[derive(Debug, Default)]
+struct Group {
+    /// Slots that it may have.
+    share: u32,
+    /// Slots that it has.
+    taken: u32,
+    /// Of its experts, those that stay.
+    fixed: u32,
+    /// Ready, held by nobody and used by no submission: the first is the next to go.
+    evictable: BTreeSet<(Key, u32)>,
+}
+
+/// All slots of a slab. A slot is filled anew only if nobody holds it, its expert is not to stay and the submissions that
+/// used it are completed. No call takes longer than the logarithm of the number of slots, but for [`Slots::retire`], which
+/// takes that for each slot that it sets free, and [`Slots::request`].
 #[derive(Debug)]
 pub(super) struct Slots {
     entries: Vec<Slot>,
@@ -39,21 +67,33 @@ pub(super) struct Slots {
     of_expert: Vec<u32>,
     /// Free slots; the last is taken first.
     free: Vec<u32>,
-    /// Slots that are ready and held by nobody, by the time the last holder let go.
-    idle: Recency,
+    ranking: Ranking,
+    groups: Vec<Group>,
+    /// Experts that stay once they are there.
+    fixed: Vec<bool>,
+    /// Ready slots that nobody holds, by the submission that uses them.
+    resting: BTreeSet<(u64, u32)>,
+    /// Whether any expert is guessed.
+    guesses: bool,
     completed: u64,
     evictions: u64,
 }
 
 impl Slots {
-    /// `slots` free slots for `experts` experts.
-    pub(super) fn new(slots: u32, experts: u32) -> Self {
-        let free_slot = || Slot { state: State::Free, expert: NONE, pins: 0, fence: 0 };
+    /// `slots` free slots for the experts of `ranking`, at least one for each of its groups.
+    pub(super) fn new(slots: u32, ranking: Ranking) -> Self {
+        let free_slot = || Slot { state: State::Free, expert: NONE, pins: 0, fence: 0, place: Place::None };
+        let groups = ranking.groups();
+        let share = |group| slots / groups + u32::from(group < slots % groups);
         Self {
             entries: (0..slots).map(|_| free_slot()).collect(),
-            of_expert: vec![NONE; experts as usize],
+            of_expert: vec![NONE; ranking.experts() as usize],
             free: (0..slots).rev().collect(),
-            idle: Recency::new(slots),
+            groups: (0..groups).map(|group| Group { share: share(group), ..Group::default() }).collect(),
+            fixed: vec![false; ranking.experts() as usize],
+            ranking,
+            resting: BTreeSet::new(),
+            guesses: false,
             completed: 0,
             evictions: 0,
         }
@@ -67,6 +107,21 @@ impl Slots {
     /// Experts that were thrown out for others.
     pub(super) fn evictions(&self) -> u64 {
         self.evictions
+    }
+
+    /// It is known from before in which share of all steps each expert is asked for, as far as the list goes.
+    pub(super) fn expect(&mut self, shares: &[f64]) {
+        for (expert, &share) in (0..self.ranking.experts()).zip(shares) {
+            if share > 0.0 {
+                self.ranking.expect(expert, share);
+                self.place_again(expert);
+            }
+        }
+    }
+
+    /// The number of the request that needs an expert after the next one, for [`Ranking::optimal`].
+    pub(super) fn foresee(&mut self, expert: u32, request: u64) {
+        self.ranking.foresee(expert, request);
     }
 
     /// The slot that holds the expert or is to hold it.
@@ -85,36 +140,139 @@ impl Slots {
         matches!(self.state(slot), State::Ready)
     }
 
+    /// Whether the expert is there.
+    pub(super) fn has(&self, expert: u32) -> bool {
+        self.find(expert).is_some_and(|slot| self.is_ready(slot))
+    }
+
     /// Whether the slot's read has not come and nobody waits for it any more: a guess, or the rest of a cancelled step.
     pub(super) fn is_unwanted_read(&self, slot: u32) -> bool {
         matches!(self.state(slot), State::Reading) && self.entries[slot as usize].pins == 0
     }
 
-    /// Gives a slot to an expert that has none: a free one, else the idle one let go longest ago whose submissions are
-    /// completed. The slot is then reading and held by nobody. `None` if there is no such slot.
+    /// Experts are asked for, in ascending order. This is what moves them in the order of leaving: when they arrive and when
+    /// they are let go changes nothing, so that it does not depend on how fast reads are.
+    pub(super) fn request(&mut self, experts: &[u32]) {
+        if self.guesses {
+            self.end_guesses(experts);
+        }
+        self.ranking.request(experts);
+        for &expert in experts {
+            self.place_again(expert);
+        }
+    }
+
+    /// The layers of these experts have come: what was guessed of them stands in the order like all others.
+    fn end_guesses(&mut self, experts: &[u32]) {
+        let mut done = 0;
+        for &expert in experts {
+            let layer = self.ranking.layer_of(expert);
+            for expert in layer.start.max(done)..layer.end {
+                if self.ranking.take_guess(expert) {
+                    self.place_again(expert);
+                }
+            }
+            done = layer.end;
+        }
+    }
+
+    /// An expert is guessed to be asked for.
+    pub(super) fn guess(&mut self, expert: u32) {
+        self.guesses = true;
+        self.ranking.guess(expert);
+        self.place_again(expert);
+    }
+
+    /// Keeps experts for good once they are there: those of the list, from its start, that leave half of the slots of their
+    /// layers to others. How many these are.
+    pub(super) fn fix(&mut self, experts: &[u32]) -> u32 {
+        let mut count = 0;
+        for &expert in experts {
+            let group = &mut self.groups[self.ranking.group(expert)];
+            if self.fixed[expert as usize] || group.fixed >= group.share / 2 {
+                continue;
+            }
+            group.fixed += 1;
+            count += 1;
+            let idle = self.find(expert).filter(|&slot| self.is_idle(slot));
+            if let Some(slot) = idle {
+                self.displace(slot);
+            }
+            self.fixed[expert as usize] = true;
+        }
+        count
+    }
+
+    fn is_idle(&self, slot: u32) -> bool {
+        self.is_ready(slot) && self.entries[slot as usize].pins == 0
+    }
+
+    /// Enters an expert whose place in the order has changed anew, if it waits in that order.
+    fn place_again(&mut self, expert: u32) {
+        let Some(slot) = self.find(expert) else { return };
+        if matches!(self.entries[slot as usize].place, Place::Evictable(_)) {
+            self.displace(slot);
+            self.place(slot);
+        }
+    }
+
+    /// Lets a slot that is ready and held by nobody wait where it belongs.
+    fn place(&mut self, slot: u32) {
+        let entry = &mut self.entries[slot as usize];
+        entry.place = if self.fixed[entry.expert as usize] {
+            Place::None
+        } else if entry.fence > self.completed {
+            self.resting.insert((entry.fence, slot));
+            Place::Resting
+        } else {
+            let key = self.ranking.key(entry.expert);
+            self.groups[self.ranking.group(entry.expert)].evictable.insert((key, slot));
+            Place::Evictable(key)
+        };
+    }
+
+    /// Takes a slot from where it waits.
+    fn displace(&mut self, slot: u32) {
+        let entry = &mut self.entries[slot as usize];
+        match std::mem::replace(&mut entry.place, Place::None) {
+            Place::None => {}
+            Place::Resting => {
+                self.resting.remove(&(entry.fence, slot));
+            }
+            Place::Evictable(key) => {
+                self.groups[self.ranking.group(entry.expert)].evictable.remove(&(key, slot));
+            }
+        }
+    }
+
+    /// Gives a slot to an expert that has none: a free one, else that of the expert that is the next to go. The slot is then
+    /// reading and held by nobody. `None` if there is no such slot.
     pub(super) fn take(&mut self, expert: u32) -> Option<u32> {
         assert_eq!(self.of_expert[expert as usize], NONE, "the expert has a slot already");
-        let slot = self.free.pop().or_else(|| self.evict())?;
+        let group = self.ranking.group(expert);
+        let has_share = self.groups[group].taken < self.groups[group].share;
+        let free = if has_share { self.free.pop() } else { None };
+        let slot = free.or_else(|| self.evict(group))?;
         let entry = &mut self.entries[slot as usize];
         (entry.state, entry.expert) = (State::Reading, expert);
         self.of_expert[expert as usize] = slot;
+        self.groups[group].taken += 1;
         Some(slot)
     }
 
-    fn evict(&mut self) -> Option<u32> {
-        let completed = self.completed;
-        let slot = self.idle.oldest_first().find(|slot| self.entries[*slot as usize].fence <= completed)?;
-        self.idle.remove(slot);
-        self.of_expert[self.entries[slot as usize].expert as usize] = NONE;
+    fn evict(&mut self, group: usize) -> Option<u32> {
+        let (_, slot) = self.groups[group].evictable.pop_first()?;
+        let entry = &mut self.entries[slot as usize];
+        entry.place = Place::None;
+        self.of_expert[entry.expert as usize] = NONE;
+        self.groups[group].taken -= 1;
         self.evictions += 1;
         Some(slot)
     }
 
     /// Holds a slot.
     pub(super) fn pin(&mut self, slot: u32) {
-        if self.entries[slot as usize].pins == 0 && self.is_ready(slot) {
-            self.idle.remove(slot);
-        }
+        self.displace(slot);
         self.entries[slot as usize].pins += 1;
     }
 
@@ -132,7 +290,7 @@ impl Slots {
     /// Puts a slot that nobody holds where it belongs.
     fn settle(&mut self, slot: u32) {
         match self.state(slot) {
-            State::Ready => self.idle.push_newest(slot),
+            State::Ready => self.place(slot),
             State::Failed(_) => self.vacate(slot),
             State::Free | State::Reading => {}
         }
@@ -140,6 +298,7 @@ impl Slots {
 
     fn vacate(&mut self, slot: u32) {
         let entry = &mut self.entries[slot as usize];
+        self.groups[self.ranking.group(entry.expert)].taken -= 1;
         (entry.state, entry.expert) = (State::Free, NONE);
         self.free.push(slot);
     }
@@ -171,11 +330,21 @@ impl Slots {
     /// Submissions up to number `completed` have ended.
     pub(super) fn retire(&mut self, completed: u64) {
         self.completed = self.completed.max(completed);
+        while let Some(&(fence, slot)) = self.resting.first()
+            && fence <= self.completed
+        {
+            self.displace(slot);
+            self.place(slot);
+        }
     }
 
-    /// Experts that are ready and held by nobody, the one let go longest ago first.
+    /// Experts that are ready and held by nobody, the one that is the next to go first.
     #[cfg(test)]
     pub(super) fn idle_experts(&self) -> Vec<u32> {
-        self.idle.oldest_first().map(|slot| self.entries[slot as usize].expert).collect()
+        let idle = |slot: &u32| self.is_idle(*slot);
+        let mut experts: Vec<u32> =
+            (0..self.len()).filter(idle).map(|slot| self.entries[slot as usize].expert).collect();
+        experts.sort_by_key(|expert| self.ranking.key(*expert));
+        experts
     }
 }

@@ -5,6 +5,8 @@ mod arrivals;
 mod book;
 mod faults;
 mod model;
+mod simulated;
+mod slots;
 
 use super::*;
 use crate::catalog::{CatalogBuilder, ExpertLayout, PieceSpec};

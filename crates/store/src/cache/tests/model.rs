@@ -46,8 +46,12 @@ fn to_ids(numbers: &[u16]) -> Vec<ExpertId> {
 #[derive(Debug, Default)]
 struct Model {
     free: usize,
-    /// Experts that nobody holds, with their fences; the one let go longest ago first.
+    /// Experts that nobody holds, with their fences; the one asked for longest ago first.
     idle: Vec<(ExpertId, u64)>,
+    /// When each was asked for or guessed last, by a count of such calls for one expert.
+    named: BTreeMap<ExpertId, u64>,
+    /// Guesses whose layer has not been asked for since.
+    guessed: BTreeSet<ExpertId>,
     /// Experts that somebody holds, with their fences and how often they are held.
     held: BTreeMap<ExpertId, (u64, usize)>,
     waiting: Vec<ExpertId>,
@@ -60,11 +64,18 @@ struct Model {
 }
 
 impl Model {
-    fn disk_order(ids: &[u16]) -> Vec<ExpertId> {
-        let mut sorted: Vec<_> = ids.iter().map(|number| nth(*number)).collect();
-        sorted.sort_by_key(|id| (file(*id), start(*id)));
-        sorted.dedup();
-        sorted
+    fn each_once(ids: &[u16]) -> Vec<ExpertId> {
+        ids.iter().map(|number| nth(*number)).collect::<BTreeSet<_>>().into_iter().collect()
+    }
+
+    fn name(&mut self, id: ExpertId) {
+        let count = self.named.values().max().unwrap_or(&0) + 1;
+        self.named.insert(id, count);
+    }
+
+    /// The idle ones stand in the order of leaving.
+    fn order(&mut self) {
+        self.idle.sort_by_key(|(id, _)| (self.guessed.contains(id), self.named[id]));
     }
 
     fn has(&self, id: ExpertId) -> bool {
@@ -83,6 +94,7 @@ impl Model {
         if entry.1 == 0 {
             let fence = self.held.remove(&id).unwrap().0;
             self.idle.push((id, fence));
+            self.order();
         }
     }
 
@@ -115,8 +127,13 @@ impl Model {
 
     /// What arrives at once: the hits, then what gets a slot; with `true` for each that is whole.
     fn request(&mut self, ids: &[u16]) -> Vec<(ExpertId, bool)> {
-        let (hits, misses): (Vec<_>, Vec<_>) =
-            Self::disk_order(ids).into_iter().partition(|id| self.has(*id));
+        let (hits, misses): (Vec<_>, Vec<_>) = Self::each_once(ids).into_iter().partition(|id| self.has(*id));
+        let both = Self::each_once(ids);
+        self.guessed.retain(|id| both.iter().all(|asked| asked.layer != id.layer));
+        for id in both {
+            self.name(id);
+        }
+        self.order();
         self.statistics.hits += hits.len() as u64;
         self.statistics.misses += misses.len() as u64;
         for id in &hits {
@@ -159,7 +176,7 @@ impl Model {
             return;
         }
         let (there, guesses): (Vec<_>, Vec<_>) =
-            Self::disk_order(ids).into_iter().partition(|id| self.has(*id));
+            Self::each_once(ids).into_iter().partition(|id| self.has(*id));
         for id in &there {
             self.pin(*id, 0);
         }
@@ -167,11 +184,20 @@ impl Model {
         for id in &there {
             self.unpin(*id, 0);
         }
-        for id in &guesses[..slots] {
-            if self.read(*id) {
-                self.idle.push((*id, 0));
+        for id in Self::each_once(ids) {
+            if there.contains(&id) || guesses[..slots].contains(&id) {
+                self.name(id);
+                self.guessed.insert(id);
             }
         }
+        let mut read = guesses[..slots].to_vec();
+        read.sort_by_key(|id| (file(*id), start(*id)));
+        for id in read {
+            if self.read(id) {
+                self.idle.push((id, 0));
+            }
+        }
+        self.order();
     }
 }
 
