@@ -87,12 +87,12 @@ fn files_are_found_named_and_refused() {
     fs::write(&other, "chunk = 6\nmodel = 'm'\n").unwrap();
     let other = text_of(&other);
     for (variables, arguments, chunk) in [
-        (&[][..], &["run"][..], 5),
-        (&[("COLIBRI_CONFIG", other)], &["run"], 6),
-        (&[], &["run", "--config", other], 6),
-        (&[("COLIBRI_CONFIG", "absent")], &["run", "--config", other], 6),
-        (&[("COLIBRI_NO_CONFIG", "1")], &["run", "--config", other], 6),
-        (&[("COLIBRI_CONFIG", other)], &["run", "--no-config", "--chunk", "32"], 32),
+        (&[][..], &["run"][..], Some(5)),
+        (&[("COLIBRI_CONFIG", other)], &["run"], Some(6)),
+        (&[], &["run", "--config", other], Some(6)),
+        (&[("COLIBRI_CONFIG", "absent")], &["run", "--config", other], Some(6)),
+        (&[("COLIBRI_NO_CONFIG", "1")], &["run", "--config", other], Some(6)),
+        (&[("COLIBRI_CONFIG", other)], &["run", "--no-config"], None),
     ] {
         assert_eq!(
             setting(&home, variables, arguments, "chunk").0,
