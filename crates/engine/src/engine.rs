@@ -4,8 +4,8 @@ use crate::sampler::{Sampler, Sampling, SamplingError};
 use memory::Slab;
 use models::step::{self, Workplace};
 use models::{
-    Capacity, Clock, Experts, Family, LoadError, Model, Output, Part, PartError, State, StateError,
-    StatePool, StepError,
+    Capacity, Clock, Experts, Family, LoadError, LookAhead, LookAheadStatistics, Model, Output, Part,
+    PartError, State, StateError, StatePool, StepError, moe::Overlap,
 };
 use ops::{Device, DeviceError, LATENT_BLOCK, NUMERICS_VERSION, Ops, Usage};
 use std::sync::Arc;
@@ -80,13 +80,17 @@ pub struct Streaming {
     pub reader: Arc<dyn Reader>,
     /// Threads that read.
     pub readers: u32,
+    /// How many experts of the next layer are read on a guess.
+    pub look_ahead: LookAhead,
+    /// Whether anything is read while the device computes.
+    pub overlap: bool,
 }
 
 impl Streaming {
     /// By so many threads, everything else as usual.
     #[must_use]
     pub fn new(reader: Arc<dyn Reader>, readers: u32) -> Self {
-        Streaming { reader, readers }
+        Streaming { reader, readers, look_ahead: LookAhead::Auto, overlap: true }
     }
 }
 
@@ -155,6 +159,12 @@ impl Engine {
     #[must_use]
     pub fn cache_statistics(&self) -> CacheStatistics {
         self.experts.statistics().unwrap_or_default()
+    }
+
+    /// What was guessed of the experts to come; None where they do not come and go.
+    #[must_use]
+    pub fn look_ahead_statistics(&self) -> Option<LookAheadStatistics> {
+        self.experts.look_ahead_statistics()
     }
 
     /// What steps needed so far.
@@ -239,13 +249,14 @@ fn load_experts(
     };
     let slab = Slab::from_plan(slab)?;
     let buffer = device.adopt(&slab, "slots of routed experts")?;
-    let Streaming { reader, readers } = streaming;
+    let Streaming { reader, readers, look_ahead, overlap } = streaming;
     let mut cache = ExpertCache::new(Arc::new(catalog), reader, slab, readers)?;
     if plan.all_resident() {
         cache.preload(&mut |done, total| progress(Progress::Experts(done, total)))?;
         return Ok(Experts::resident(device, buffer, cache)?);
     }
-    Ok(Experts::streamed(device, buffer, cache)?)
+    let overlap = Overlap { overlap, look_ahead, ranks: family.config.ranks };
+    Ok(Experts::streamed(device, buffer, cache, overlap)?)
 }
 
 /// Bytes at the start of each dense tensor that go into the identity.

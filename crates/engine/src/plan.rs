@@ -269,7 +269,7 @@ fn chunk(
     let (model, _) = family.load(checkpoint, None, &request.options, &mut |_| {})?;
     let most = default_context(family, request);
     for rows in CHUNKS.map(|rows| rows.min(most)) {
-        let usage = rehearse(&*model, family, rows, Ops::rehearsal())?;
+        let usage = rehearse(&*model, family, (rows, true), Ops::rehearsal())?;
         if request.copies * result_bytes(&usage) <= limits.usable() / CHUNK_SHARE {
             return Ok(rows);
         }
@@ -377,7 +377,8 @@ impl Sizes {
         catalog: Option<&Catalog>,
     ) -> Result<Self, PlanError> {
         let (model, dense) = family.load(checkpoint, None, options, &mut |_| {})?;
-        let Usage { arena, largest, .. } = rehearse(&*model, family, rows(request), Ops::rehearsal())?;
+        let Usage { arena, largest, .. } =
+            rehearse(&*model, family, (rows(request), true), Ops::rehearsal())?;
         let tensors = checkpoint.names().len() as u64;
         let slot = catalog.map(|c| (c.layout().payload_bytes(), c.experts()));
         let (layout, copies) = (model.state_layout().clone(), request.copies);

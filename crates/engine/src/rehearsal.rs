@@ -7,11 +7,11 @@ use ops::{Buffer, Ids, Op, Ops, Rehearsal, Tensor, Usage};
 use std::sync::PoisonError;
 use store::Checkpoint;
 
-/// Runs one full step of `rows` rows; what it needed.
+/// Runs one full step of `rows` rows, `guesses`: with those of experts to come; what it needed.
 pub(crate) fn rehearse(
     model: &dyn Model,
     family: &Family,
-    rows: u32,
+    (rows, guesses): (u32, bool),
     mut ops: Ops,
 ) -> Result<Usage, PlanError> {
     tracing::trace!(rows, "a step is rehearsed");
@@ -20,7 +20,7 @@ pub(crate) fn rehearse(
     let mut state = pool.create(ops.device())?;
     let config = &family.config;
     let table = Ids(Tensor::new(Buffer(0), 0, config.experts, 2));
-    let mut experts = Experts::rehearsal(config.first_moe_layer, config.layers(), table);
+    let mut experts = Experts::rehearsal(table, guesses);
     let values = vec![0.0; rows as usize * model.width() as usize];
     let part = Part {
         input: Input::Rows(&values),
@@ -49,7 +49,7 @@ pub fn ops_of_step(
 ) -> Result<Vec<Op>, PlanError> {
     let (model, _) = family.load(checkpoint, None, options, &mut |_| {})?;
     let (device, kept) = Rehearsal::keeping();
-    rehearse(&*model, family, rows, Ops::rehearsal_on(device))?;
+    rehearse(&*model, family, (rows, false), Ops::rehearsal_on(device))?;
     let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
     Ok(std::mem::take(&mut kept))
 }

@@ -7,7 +7,7 @@ use common::devices::Random;
 use common::{Kind, Setup, assert_same, part, some_ids, step_bits};
 use cpu::Cpu;
 use engine::Engine;
-use models::{Dense, Part, State};
+use models::{Dense, LookAhead, Part, State};
 use ops::testing::Late;
 use ops::{Activations, Device, Oracle};
 use proptest::prelude::*;
@@ -24,6 +24,9 @@ const CHUNKS: [usize; 4] = [1, 2, 7, 32];
 const KINDS: [(Activations, Dense); 2] =
     [(Activations::Int15, Dense::Bf16), (Activations::Exact, Dense::Int8)];
 
+const LOOK_AHEADS: [LookAhead; 4] =
+    [LookAhead::Off, LookAhead::Auto, LookAhead::Ranks(1), LookAhead::Ranks(LookAhead::MOST)];
+
 /// What changes no bit.
 #[derive(Clone, Debug)]
 struct Case {
@@ -33,6 +36,8 @@ struct Case {
     /// None: all experts are resident.
     slots: Option<u32>,
     readers: u32,
+    look_ahead: LookAhead,
+    overlap: bool,
     threads: usize,
     /// Whether the device works late.
     late: bool,
@@ -70,6 +75,7 @@ fn reference(kind: usize, index: usize) -> &'static [u32] {
 fn load(case: &Case) -> Engine {
     let mut setup = setup(case.kind);
     setup.readers = case.readers;
+    (setup.look_ahead, setup.overlap) = (case.look_ahead, case.overlap);
     if let Some(slots) = case.slots {
         setup = setup.slots(slots);
     }
@@ -148,6 +154,8 @@ const PLAIN: Case = Case {
     device: Kind::Oracle,
     slots: None,
     readers: 1,
+    look_ahead: LookAhead::Off,
+    overlap: true,
     threads: 1,
     late: false,
     slow_reads: false,
@@ -171,6 +179,11 @@ fn one_change_at_a_time() {
         check(&Case { slots: Some(40), ..plain });
         check(&Case { slots: Some(40), readers: 8, ..plain });
         check(&Case { slots: Some(40), slow_reads: true, ..plain });
+        check(&Case { slots: Some(40), overlap: false, ..plain });
+        for look_ahead in LOOK_AHEADS {
+            check(&Case { slots: Some(40), look_ahead, ..plain });
+            check(&Case { slots: Some(40), look_ahead, chunks: [[1; 2]; 3], slow_reads: true, ..plain });
+        }
     }
 }
 
@@ -201,13 +214,24 @@ fn any_case() -> impl Strategy<Value = Case> {
     let slots = prop::sample::select(&[None, Some(1), Some(2), Some(5), Some(12), Some(100)][..]);
     let device = prop::sample::select(&Kind::ALL[..]);
     let how = (0..KINDS.len(), device, slots, prop::sample::select(&[1u32, 8][..]), 1..=3usize);
+    let ahead = (prop::sample::select(&LOOK_AHEADS[..]), any::<bool>());
     let (late, slow_reads) = (any::<bool>(), any::<bool>());
-    (how, late, slow_reads, prop::sample::select(&[1usize, 3][..]), chunks, any::<u64>()).prop_map(
-        |((kind, device, slots, readers, threads), late, slow_reads, sequences, chunks, seed)| Case {
+    (how, ahead, late, slow_reads, prop::sample::select(&[1usize, 3][..]), chunks, any::<u64>()).prop_map(
+        |(
+            (kind, device, slots, readers, threads),
+            (look_ahead, overlap),
+            late,
+            slow_reads,
+            sequences,
+            chunks,
+            seed,
+        )| Case {
             kind,
             device,
             slots,
             readers,
+            look_ahead,
+            overlap,
             threads,
             late,
             slow_reads,

@@ -122,7 +122,8 @@ impl Copy {
 fn logits(checkpoint: &Checkpoint) -> Vec<u32> {
     let setup = Setup::new();
     let reader = readers::plain(checkpoint);
-    let mut engine = common::engine_with(checkpoint, &setup.request, setup.device, reader, 2);
+    let mut engine =
+        common::engine_with(checkpoint, &setup.request, setup.device, engine::Streaming::new(reader, 2));
     alone(&mut engine, &some_ids(6, 3))
 }
 

@@ -197,7 +197,7 @@ fn a_snapshot_of_other_weights_is_refused() {
     let load = || {
         let checkpoint = Checkpoint::open(&[directory.path().to_owned()]).unwrap();
         let (setup, reader) = (Setup::new(), common::readers::plain(&checkpoint));
-        common::engine_with(&checkpoint, &setup.request, setup.device, reader, 2)
+        common::engine_with(&checkpoint, &setup.request, setup.device, engine::Streaming::new(reader, 2))
     };
     assert_eq!(restore(&mut load(), &good).unwrap().position(), 1);
     for name in ["layers.3.self_attn.o_proj.weight", "layers.7.block_sparse_moe.experts.0.w2.weight_packed"] {

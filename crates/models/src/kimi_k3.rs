@@ -11,7 +11,7 @@ use crate::delta_attention::DeltaAttention;
 use crate::latent_attention::LatentAttention;
 use crate::loader::Embedding;
 use crate::mlp::Mlp;
-use crate::moe::{LatentSpace, Moe};
+use crate::moe::{LatentSpace, Moe, NextLayer};
 use crate::residual_mix::{ResidualMix, Snapshots};
 use crate::state::StateLayout;
 use crate::step::{Place, Step};
@@ -66,7 +66,8 @@ impl Model for KimiK3 {
             tracing::trace!(layer = i, rows = x.rows, "a layer begins");
             let mark = step.ops.mark();
             let snapshot = (i as u32).is_multiple_of(self.config.snapshot_every);
-            let left = layer.forward(step, i as u32, hidden, &mut snapshots, snapshot)?;
+            let next = self.layers.get(i + 1);
+            let left = layer.forward(step, (i as u32, next), hidden, &mut snapshots, snapshot)?;
             step.ops.copy_into(hidden, left);
             step.ops.release(mark);
         }
@@ -114,7 +115,7 @@ impl Layer {
     fn forward(
         &self,
         step: &mut Step<'_, '_>,
-        index: u32,
+        (index, next): (u32, Option<&Layer>),
         entering: Tensor,
         snapshots: &mut Snapshots,
         snapshot: bool,
@@ -141,18 +142,30 @@ impl Layer {
         step.ops.submit()?;
 
         step.enter(Section::Moe);
-        let mixed = self.mlp_mix.forward(step.ops, snapshots, running);
-        let normed = step.ops.rms_norm(mixed, self.mlp_norm, self.eps());
+        let normed = self.mlp_input(step.ops, snapshots, running);
         step.tap(index, Place::MlpInput, normed)?;
         let out = match &self.mlp {
             LayerMlp::Dense(mlp) => mlp.forward(step.ops, normed),
-            LayerMlp::Moe(moe) => moe.forward(step, normed)?,
+            LayerMlp::Moe(moe) => {
+                moe.forward(step, normed, next.and_then(|next| next.guessed(snapshots, running)))?
+            }
         };
         step.tap(index, Place::MlpOutput, out)?;
         let left = step.ops.add(out, running);
         step.tap(index, Place::Hidden, left)?;
         step.ops.submit()?;
         Ok(left)
+    }
+
+    fn mlp_input(&self, ops: &mut Ops, snapshots: &Snapshots, running: Tensor) -> Tensor {
+        let mixed = self.mlp_mix.forward(ops, snapshots, running);
+        ops.rms_norm(mixed, self.mlp_norm, self.eps())
+    }
+
+    /// What the layer before can tell of this one's router: its input lacks that layer's MLP and this one's attention.
+    fn guessed<'a>(&'a self, snapshots: &'a Snapshots, running: Tensor) -> Option<NextLayer<'a>> {
+        let LayerMlp::Moe(moe) = &self.mlp else { return None };
+        Some(NextLayer { moe, input: Box::new(move |ops| self.mlp_input(ops, snapshots, running)) })
     }
 
     fn eps(&self) -> f32 {

@@ -26,6 +26,7 @@ pub mod delta_attention;
 pub mod kimi_k3;
 pub mod latent_attention;
 pub mod loader;
+mod look_ahead;
 pub mod mlp;
 pub mod moe;
 pub mod residual_mix;
@@ -38,6 +39,7 @@ pub use config::ConfigError;
 pub use delta_attention::DeltaConfig;
 pub use latent_attention::LatentConfig;
 pub use loader::{Dense, Embedding, Loader, Tally};
+pub use look_ahead::{LookAhead, LookAheadStatistics};
 pub use moe::Experts;
 pub use state::{Capacity, Health, State, StateError, StateLayout, StatePool};
 

@@ -1,10 +1,12 @@
 //! Mixture of experts, shared by all families: route, read from disk while the device works, apply, combine.
 use crate::batch::{self, PartError, Standing};
 use crate::clock::{Clock, Section};
+use crate::look_ahead::{Guesses, LookAhead, LookAheadStatistics};
 use crate::mlp::Mlp;
 use crate::step::{Place, Step};
 use ops::{
-    Activations, Buffer, Device, DeviceError, Expert, Ids, Matrix, NONE, Ops, Routing, Submission, Tensor,
+    Activations, Buffer, Device, DeviceError, Expert, Ids, Matrix, NONE, Ops, Pending, Routing, Submission,
+    Tensor,
 };
 use std::time::Duration;
 use store::cache::{Arrival, CacheStatistics, ExpertCache, Lease, Next, Request};
@@ -43,24 +45,43 @@ pub struct LatentSpace {
 }
 
 impl Moe {
-    /// x \[T, width\], normed, to \[T, width\].
+    /// x \[T, width\], normed, to \[T, width\]. `next` is what can be known of the next layer, if that has routed experts.
     ///
     /// # Errors
     /// The device's. An expert that cannot be had fails only the parts that picked it.
-    pub fn forward(&self, step: &mut Step<'_, '_>, x: Tensor) -> Result<Tensor, DeviceError> {
+    pub fn forward(
+        &self,
+        step: &mut Step<'_, '_>,
+        x: Tensor,
+        next: Option<NextLayer<'_>>,
+    ) -> Result<Tensor, DeviceError> {
         let logits = step.ops.mat_mul(x, self.router, Activations::Exact);
         let (picks, weights) = step.ops.route(logits, self.bias, self.ranks, self.routing);
         step.tap(self.layer, Place::Picks, picks.0)?;
         step.tap(self.layer, Place::Weights, weights)?;
 
-        // The disk works on the misses ...
-        let wanted = step.experts.request(step.ops, &mut step.parts, self.layer, picks)?;
-        // ... while the device does what every token needs.
+        // The disk works on the misses and then on guesses, while the device does what every token needs.
+        let mut wanted = None;
+        if step.experts.overlap {
+            let mut asked = step.experts.request(step.ops, &mut step.parts, self.layer, picks)?;
+            if let Some(next) = next {
+                step.experts.guess(step.ops, &mut asked, next)?;
+            }
+            wanted = Some(asked);
+        }
         let ops = &mut *step.ops;
         let z = self.latent.as_ref().map_or(x, |l| ops.mat_mul(x, l.down, self.activations));
         let shared = self.shared.as_ref().map(|mlp| mlp.forward(ops, x));
         let rows = ops.scratch(x.rows * self.ranks, z.cols);
         let task = Task { out: rows, x: z, picks, expert: self.expert.within(step.experts.slab) };
+        let wanted = match wanted {
+            Some(wanted) => wanted,
+            None => {
+                let last = step.ops.submit()?;
+                step.ops.device().wait(last, None)?;
+                step.experts.request(step.ops, &mut step.parts, self.layer, picks)?
+            }
+        };
         step.experts.apply(step.ops, step.clock, &mut step.parts, wanted, &task)?;
 
         let ops = &mut *step.ops;
@@ -73,6 +94,14 @@ impl Moe {
     }
 }
 
+/// The next layer, as far as it can be known before this one's experts are.
+pub struct NextLayer<'a> {
+    /// Its router and experts.
+    pub moe: &'a Moe,
+    /// Gives about what its router will see.
+    pub input: Box<dyn FnOnce(&mut Ops) -> Tensor + 'a>,
+}
+
 /// The operands of a layer's [`ops::Op::Experts`], whatever the slots.
 struct Task {
     out: Tensor,
@@ -81,26 +110,41 @@ struct Task {
     expert: Expert,
 }
 
+/// What the disk does while the device works; none of it changes a result.
+#[derive(Clone, Copy, Debug)]
+pub struct Overlap {
+    /// Whether it reads at all then. If not, a layer's reads begin when the device has nothing else to do.
+    pub overlap: bool,
+    /// Experts of the next layer that are read on a guess; none without overlap.
+    pub look_ahead: LookAhead,
+    /// Experts that a token picks in a layer.
+    pub ranks: u32,
+}
+
 /// The routed experts of all layers, on the device or on their way there.
 pub struct Experts {
     first_layer: u32,
     count: u32,
     /// The slots.
     slab: Buffer,
+    /// Whether the disk works while the device does.
+    overlap: bool,
     mode: Mode,
 }
 
 enum Mode {
     /// Every expert has its slot for good; picks are never read back. One table a layer.
     Resident { tables: Vec<Ids>, cache: Option<Box<ExpertCache>> },
+    /// Nothing is computed; `guesses`: also what streaming does to guess.
+    Rehearsed { table: Ids, guesses: bool },
     /// Experts come through the cache; one table that is filled as they arrive.
-    Streamed { table: Ids, entries: Vec<[u32; 2]>, cache: Box<ExpertCache> },
+    Streamed { table: Ids, entries: Vec<[u32; 2]>, cache: Box<ExpertCache>, guesses: Guesses },
 }
 
 /// What a layer waits for.
 enum Wanted {
     Resident { table: Ids },
-    Streamed { layer: u32, picks: Vec<u32>, request: Request },
+    Streamed { layer: u32, picks: Vec<u32>, request: Request, guess: Option<(u32, Pending)> },
 }
 
 const NO_SLOT: [u32; 2] = [NONE, 0];
@@ -113,15 +157,14 @@ impl Experts {
     #[must_use]
     pub fn none() -> Self {
         let mode = Mode::Resident { tables: Vec::new(), cache: None };
-        Experts { first_layer: 0, count: 0, slab: Buffer(0), mode }
+        Experts { first_layer: 0, count: 0, slab: Buffer(0), overlap: true, mode }
     }
 
-    /// For a rehearsal, in which nothing is computed.
+    /// For a rehearsal, in which nothing is computed: as if all experts stayed, `guesses`: or if they did not.
     #[must_use]
-    pub fn rehearsal(first_layer: u32, layers: u32, table: Ids) -> Self {
-        let tables = vec![table; layers as usize];
-        let mode = Mode::Resident { tables, cache: None };
-        Experts { first_layer, count: table.0.rows, slab: Buffer(0), mode }
+    pub fn rehearsal(table: Ids, guesses: bool) -> Self {
+        let mode = Mode::Rehearsed { table, guesses };
+        Experts { first_layer: 0, count: table.0.rows, slab: Buffer(0), overlap: true, mode }
     }
 
     /// Experts that stay: `cache` holds all of them, `slab` is its memory on the device.
@@ -142,20 +185,26 @@ impl Experts {
             tables.push(table);
         }
         let mode = Mode::Resident { tables, cache: Some(Box::new(cache)) };
-        Ok(Experts { first_layer: u32::from(layers.start), count, slab, mode })
+        Ok(Experts { first_layer: u32::from(layers.start), count, slab, overlap: true, mode })
     }
 
     /// Experts that come and go.
     ///
     /// # Errors
     /// The device's.
-    pub fn streamed(device: &mut dyn Device, slab: Buffer, cache: ExpertCache) -> Result<Self, DeviceError> {
+    pub fn streamed(
+        device: &mut dyn Device,
+        slab: Buffer,
+        cache: ExpertCache,
+        Overlap { overlap, look_ahead, ranks }: Overlap,
+    ) -> Result<Self, DeviceError> {
         let count = u32::from(cache.catalog().experts_per_layer());
         let table = new_table(device, count)?;
         let entries = vec![NO_SLOT; count as usize];
         let first_layer = u32::from(cache.catalog().layers().start);
-        let mode = Mode::Streamed { table, entries, cache: Box::new(cache) };
-        Ok(Experts { first_layer, count, slab, mode })
+        let guesses = Guesses::new(if overlap { look_ahead } else { LookAhead::Off }, ranks, count);
+        let mode = Mode::Streamed { table, entries, cache: Box::new(cache), guesses };
+        Ok(Experts { first_layer, count, slab, overlap, mode })
     }
 
     /// What the cache counted.
@@ -163,7 +212,24 @@ impl Experts {
     pub fn statistics(&self) -> Option<CacheStatistics> {
         match &self.mode {
             Mode::Resident { cache, .. } => cache.as_ref().map(|c| c.statistics()),
+            Mode::Rehearsed { .. } => None,
             Mode::Streamed { cache, .. } => Some(cache.statistics()),
+        }
+    }
+
+    /// What was guessed; None where experts do not come and go.
+    #[must_use]
+    pub fn look_ahead_statistics(&self) -> Option<LookAheadStatistics> {
+        match &self.mode {
+            Mode::Resident { .. } | Mode::Rehearsed { .. } => None,
+            Mode::Streamed { guesses, .. } => Some(guesses.statistics()),
+        }
+    }
+
+    /// A step begins.
+    pub(crate) fn begin(&mut self) {
+        if let Mode::Streamed { guesses, .. } = &mut self.mode {
+            guesses.begin();
         }
     }
 
@@ -182,11 +248,12 @@ impl Experts {
         layer: u32,
         picks: Ids,
     ) -> Result<Wanted, DeviceError> {
-        let cache = match &mut self.mode {
+        let (cache, guesses) = match &mut self.mode {
             Mode::Resident { tables, .. } => {
                 return Ok(Wanted::Resident { table: tables[(layer - self.first_layer) as usize] });
             }
-            Mode::Streamed { cache, .. } => cache,
+            Mode::Rehearsed { table, .. } => return Ok(Wanted::Resident { table: *table }),
+            Mode::Streamed { cache, guesses, .. } => (cache, guesses),
         };
         let pending = ops.read_later(picks.0)?;
         let completed = pending.ticket.after;
@@ -206,7 +273,29 @@ impl Experts {
             .map(|expert| ExpertId { layer: layer as u16, expert })
             .collect();
         let request = cache.request(&ids);
-        Ok(Wanted::Streamed { layer, picks: list, request })
+        cache.forget_guesses();
+        guesses.compare(layer, &wanted);
+        Ok(Wanted::Streamed { layer, picks: list, request, guess: None })
+    }
+
+    /// Lets the device guess what the next layer will pick; the guess is taken when it is needed.
+    fn guess(&self, ops: &mut Ops, wanted: &mut Wanted, next: NextLayer<'_>) -> Result<(), DeviceError> {
+        let ranks = match &self.mode {
+            Mode::Resident { .. } => None,
+            // As many as can be asked for, so that there is room for all.
+            Mode::Rehearsed { guesses, .. } => guesses.then_some(self.count.min(LookAhead::MOST)),
+            Mode::Streamed { guesses, .. } => guesses.ranks(),
+        };
+        let Some(ranks) = ranks else { return Ok(()) };
+        let mark = ops.mark();
+        let input = (next.input)(ops);
+        let logits = ops.mat_mul(input, next.moe.router, Activations::Exact);
+        let (picks, _) = ops.route(logits, next.moe.bias, ranks, next.moe.routing);
+        if let Wanted::Streamed { guess, .. } = wanted {
+            *guess = Some((next.moe.layer, ops.read_later(picks.0)?));
+        }
+        ops.release(mark);
+        Ok(())
     }
 
     /// Applies the experts to the rows that picked them: all at once, or in the order in which they arrive. Each token
@@ -219,17 +308,20 @@ impl Experts {
         wanted: Wanted,
         task: &Task,
     ) -> Result<(), DeviceError> {
-        let (layer, picks, mut request) = match wanted {
+        let (layer, picks, mut request, guess) = match wanted {
             Wanted::Resident { table } => {
                 ops.experts_into(task.out, task.x, task.picks, table, task.expert);
                 return Ok(());
             }
-            Wanted::Streamed { layer, picks, request } => (layer, picks, request),
+            Wanted::Streamed { layer, picks, request, guess } => (layer, picks, request, guess),
         };
-        let Mode::Streamed { table, entries, cache } = &mut self.mode else {
+        let Mode::Streamed { table, entries, cache, guesses } = &mut self.mode else {
             unreachable!("a streamed request comes from a streamed cache")
         };
         ops.submit()?;
+        if let Some((layer, pending)) = guess {
+            prefetch(cache, guesses, layer, ops.take_ids(pending)?);
+        }
         let ranks = task.picks.0.cols as usize;
         loop {
             clock.enter(ops, Section::ExpertWait);
@@ -264,6 +356,15 @@ impl Experts {
                 return Ok(());
             }
         }
+    }
+}
+
+/// Asks for what a layer is guessed to pick.
+fn prefetch(cache: &mut ExpertCache, guesses: &mut Guesses, layer: u32, picks: Vec<u32>) {
+    let id = |expert: &u32| ExpertId { layer: layer as u16, expert: *expert as u16 };
+    let ids: Vec<ExpertId> = guesses.take(layer, picks, cache.slab().slots()).iter().map(id).collect();
+    if !ids.is_empty() {
+        cache.prefetch(&ids);
     }
 }
 

@@ -230,6 +230,7 @@ fn run_batch(
         let mut step = Step { ops, experts, clock, parts, states, pool, taps: taps_kept };
         let mark = step.ops.mark();
         step.clock.begin(step.ops);
+        step.experts.begin();
         let outcome = admitted(model, &mut step, &rows, &wanted, &taps);
         // Also after a failure: the next step needs the whole arena, and no op of this one.
         step.ops.discard();

@@ -349,6 +349,14 @@ impl ExpertCache {
         self.queue.guess(&self.jobs);
     }
 
+    /// Drops guesses that have not begun: what they were for has been asked for by now.
+    pub fn forget_guesses(&mut self) {
+        while let Some(guess) = self.queue.take_last_guess() {
+            self.in_flight -= 1;
+            self.slots.withdraw(guess.slot);
+        }
+    }
+
     /// Reads every expert, so that [`ExpertCache::slot_of`] finds them all and nothing is read afterwards. `progress` is
     /// told how many of how many are there. Counts as one request for each layer.
     ///

@@ -7,7 +7,7 @@ use cpu::Cpu;
 use engine::plan::Request;
 use engine::{Engine, Limits, Plan, Streaming, plan};
 use memory::CacheSize;
-use models::{Dense, Family, Input, LoadOptions, Logits, Part, PartError, State, StepError};
+use models::{Dense, Family, Input, LoadOptions, Logits, LookAhead, Part, PartError, State, StepError};
 use ops::{Activations, Device, Oracle};
 use safetensors::SafeTensors;
 use std::path::{Path, PathBuf};
@@ -45,18 +45,17 @@ pub(crate) fn engine_with(
     checkpoint: &Checkpoint,
     request: &Request,
     device: Box<dyn Device>,
-    reader: Arc<dyn Reader>,
-    readers: u32,
+    streaming: Streaming,
 ) -> Engine {
     let family = Family::recognise(checkpoint).unwrap();
     let plan = make_plan(checkpoint, request);
-    Engine::load(checkpoint, &family, plan, device, Streaming::new(reader, readers), &mut |_| {}).unwrap()
+    Engine::load(checkpoint, &family, plan, device, streaming, &mut |_| {}).unwrap()
 }
 
 pub(crate) fn engine(request: &Request, device: Box<dyn Device>) -> Engine {
     let checkpoint = tiny();
     let reader = Arc::new(checkpoint.files());
-    engine_with(&checkpoint, request, device, reader, 2)
+    engine_with(&checkpoint, request, device, Streaming::new(reader, 2))
 }
 
 /// The devices that give the same bits.
@@ -84,6 +83,8 @@ pub(crate) struct Setup {
     pub(crate) device: Box<dyn Device>,
     pub(crate) reader: Option<Arc<dyn Reader>>,
     pub(crate) readers: u32,
+    pub(crate) look_ahead: LookAhead,
+    pub(crate) overlap: bool,
 }
 
 impl Setup {
@@ -95,6 +96,8 @@ impl Setup {
             device: Box::new(Oracle::new(1).unwrap()),
             reader: None,
             readers: 2,
+            look_ahead: LookAhead::default(),
+            overlap: true,
         }
     }
 
@@ -115,7 +118,9 @@ impl Setup {
 
     pub(crate) fn load(self) -> Engine {
         let reader = self.reader.unwrap_or_else(|| readers::plain(&self.checkpoint));
-        engine_with(&self.checkpoint, &self.request, self.device, reader, self.readers)
+        let Setup { look_ahead, overlap, .. } = self;
+        let streaming = Streaming { look_ahead, overlap, ..Streaming::new(reader, self.readers) };
+        engine_with(&self.checkpoint, &self.request, self.device, streaming)
     }
 }
 
