@@ -16,7 +16,7 @@ use clap::{Args, Parser, Subcommand};
 pub(crate) use doctor::DoctorArgs;
 use memory::CacheSize;
 pub(crate) use messages::MessageArgs;
-use models::Dense;
+use models::{Dense, LookAhead};
 use ops::Activations;
 pub(crate) use sampling::{HEADING as SAMPLING_HEADING, SamplingArgs};
 pub(crate) use shell::{CompletionsArgs, ManArgs};
@@ -365,6 +365,13 @@ pub(crate) struct EngineArgs {
     /// Threads that read experts from disk, 1 to 256; changes no result
     #[arg(long, value_name = "N", default_value = "4", value_parser = values::threads, allow_negative_numbers = true)]
     pub(crate) readers: u32,
+    /// Whether experts are read while other work is computed: on or off; changes no result
+    #[arg(long, value_name = "on|off", default_value = "on", value_parser = values::switch)]
+    pub(crate) overlap: values::Switch,
+    /// Experts of the next layer that are read on a guess: auto (as many as are right often enough), off or 1 to 64;
+    /// changes no result
+    #[arg(long, value_name = "N", default_value = "auto", allow_hyphen_values = true)]
+    pub(crate) look_ahead: LookAhead,
     /// Threads that compute and that pack weights while they are loaded, 1 to 256; changes no result [default: all cores that this process may use]
     #[arg(long, value_name = "N", value_parser = values::threads, allow_negative_numbers = true)]
     pub(crate) threads: Option<u32>,

@@ -287,11 +287,15 @@ pub(crate) fn load(
     model: &Model,
     plan: Plan,
     device: Box<dyn Device>,
-    readers: u32,
+    args: &EngineArgs,
 ) -> Result<(Engine, Duration), Failure> {
     let start = Instant::now();
     let mut bars = LoadBars::default();
-    let streaming = Streaming::new(Arc::new(model.checkpoint.files()), readers);
+    let streaming = Streaming {
+        overlap: args.overlap.0,
+        look_ahead: args.look_ahead,
+        ..Streaming::new(Arc::new(model.checkpoint.files()), args.readers)
+    };
     let engine = Engine::load(&model.checkpoint, &model.family, plan, device, streaming, &mut |progress| {
         bars.show(progress);
     });

@@ -6,7 +6,7 @@ use crate::sampling::Decoding;
 use crate::terminal::{Stream, harmless_json};
 use engine::{Engine, Plan, show_bytes};
 use memory::machine;
-use models::Section;
+use models::{LookAheadStatistics, Section};
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 use std::collections::HashMap;
@@ -33,6 +33,8 @@ pub(crate) struct Settings {
     context: u32,
     expert_cache: String,
     readers: u32,
+    overlap: bool,
+    look_ahead: String,
     threads: usize,
     #[serde(flatten)]
     decoding: Option<Decoding>,
@@ -61,6 +63,8 @@ impl Settings {
             context: plan.context,
             expert_cache: args.expert_cache.map_or_else(|| "auto".to_owned(), |size| size.to_string()),
             readers: args.readers,
+            overlap: args.overlap.0,
+            look_ahead: args.look_ahead.to_string(),
             threads: load::threads(args),
             decoding,
         }
@@ -271,12 +275,42 @@ struct ExpertStats {
     /// While loading, where all experts are to stay.
     preloaded_bytes: u64,
     slots: u32,
+    /// None where experts do not come and go, or nothing was guessed.
+    guesses: Option<GuessStats>,
+}
+
+/// How often guesses of the next layer's experts were right, whether they were read or not.
+#[derive(Debug, Serialize)]
+struct GuessStats {
+    made: u64,
+    right: u64,
+    /// Of each rank, the most likely one first.
+    precision: Vec<Option<f64>>,
+    /// Ranks that are read at present.
+    width: u32,
+}
+
+impl GuessStats {
+    fn of(statistics: &LookAheadStatistics) -> Option<Self> {
+        let LookAheadStatistics { ranks, width, .. } = statistics;
+        let (right, made) = ranks.iter().fold((0, 0), |sum, rank| (sum.0 + rank.0, sum.1 + rank.1));
+        let share = |&(right, made): &(u64, u64)| (made > 0).then(|| right as f64 / made as f64);
+        let precision = ranks.iter().map(share).collect();
+        (made > 0).then_some(GuessStats { made, right, precision, width: *width })
+    }
+
+    fn words(&self) -> String {
+        format!(", {:.0} % of guesses right", self.right as f64 / self.made as f64 * 100.0)
+    }
 }
 
 impl ExpertStats {
     fn words(&self) -> String {
+        let guesses = self.guesses.as_ref().map_or_else(String::new, GuessStats::words);
         match self.hit_rate {
-            Some(rate) => format!("{:.1} % hits, {} read", rate * 100.0, show_bytes(self.bytes_read)),
+            Some(rate) => {
+                format!("{:.1} % hits{guesses}, {} read", rate * 100.0, show_bytes(self.bytes_read))
+            }
             None if self.slots == 0 => "none in the layers in use".to_owned(),
             None => format!("all resident, {} read while loading", show_bytes(self.preloaded_bytes)),
         }
@@ -321,6 +355,7 @@ impl Stats {
                 bytes_read: cache.bytes_read - before.bytes_read,
                 preloaded_bytes: before.bytes_read,
                 slots: plan.slab.map_or(0, |slab| slab.slots()),
+                guesses: engine.look_ahead_statistics().as_ref().and_then(GuessStats::of),
             },
             memory: MemoryStats { planned_bytes: plan.bytes(), peak_bytes: machine::peak_memory().ok() },
         }

@@ -190,6 +190,19 @@ pub(crate) fn activations(text: &str) -> Result<Activations, String> {
     found.ok_or_else(|| "expected int15, exact or int8".into())
 }
 
+/// On or off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Switch(pub(crate) bool);
+
+/// By name.
+pub(crate) fn switch(text: &str) -> Result<Switch, String> {
+    match text {
+        "on" => Ok(Switch(true)),
+        "off" => Ok(Switch(false)),
+        _ => Err("expected on or off".into()),
+    }
+}
+
 /// By name, or `auto`.
 pub(crate) fn dense(text: &str) -> Result<DenseChoice, String> {
     if text == "auto" {

@@ -102,7 +102,7 @@ impl<'a> Planned<'a> {
 
     /// The same on another device.
     pub(crate) fn load_on(self, device: Box<dyn Device>) -> Result<Work, Failure> {
-        let (engine, load_time) = load::load(self.model, self.plan, device, self.args.readers)?;
+        let (engine, load_time) = load::load(self.model, self.plan, device, self.args)?;
         let cancel = interrupt::stoppable();
         report::loaded(load_time);
         let before = engine.cache_statistics();
@@ -118,6 +118,7 @@ fn refuse_idle(plan: &mut Plan) -> Result<(), Failure> {
     }
     let no_experts = "has no effect: none of the layers in use has routed experts";
     let mut idle = vec![("expert-cache", no_experts), ("expert-top-p", no_experts), ("readers", no_experts)];
+    idle.extend(["overlap", "look-ahead"].map(|name| (name, no_experts)));
     if plan.options.dense == Dense::Bf16 {
         idle.push(("activations", "has no effect: none of the weights in use are packed"));
     }

@@ -72,6 +72,8 @@ fn rows(place: &Path) -> Vec<Row> {
         row_of(&["bench"], "expert-cache", json!("40x"), Seen::In("expert_cache")),
         row_of(&["bench"], "dense", json!("int4"), Seen::In("dense")),
         row("readers", json!(2), Seen::In("readers")),
+        row("overlap", json!("off"), Seen::In("overlap")),
+        row("look-ahead", json!("off"), Seen::In("look_ahead")),
         row("threads", json!(3), Seen::In("threads")),
         row("activations", json!("int8"), Seen::In("activations")),
         row("dense", json!("int4"), Seen::Both("dense", other_plan)),

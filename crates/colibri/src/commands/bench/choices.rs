@@ -42,13 +42,15 @@ fn own(args: &BenchArgs) -> [(&'static str, bool, &'static [What]); 5] {
 }
 
 /// Settings that do not act on everything.
-const SETTINGS: [(&str, &[What]); 8] = [
+const SETTINGS: [(&str, &[What]); 10] = [
     ("chunk", STEPS),
     ("context", STEPS),
     ("expert-cache", STEPS),
     ("expert-top-p", STEPS),
     ("activations", STEPS),
     ("readers", &[What::Machine, What::Decode, What::Prefill, What::Context]),
+    ("overlap", STEPS),
+    ("look-ahead", STEPS),
     ("dense", &[What::Kernels, What::Decode, What::Prefill, What::Context]),
     ("device", &[What::Kernels, What::Decode, What::Prefill, What::Context]),
 ];

@@ -55,6 +55,8 @@ pub(crate) fn settings(args: &BenchArgs, model: &Model, threads: usize) -> Map<S
         "chunk": engine.chunk,
         "threads": threads,
         "readers": engine.readers,
+        "overlap": engine.overlap.0,
+        "look_ahead": engine.look_ahead.to_string(),
         "repeats": args.repeats,
         "bytes": args.bytes,
         "rows": choices::rows(args),
