@@ -19,7 +19,7 @@ use crate::work::{Demand, Planned, Work};
 use crate::{interrupt, report};
 use disk::Disk;
 use engine::{Limits, PlanError, show_bytes};
-use floor::Rates;
+use floor::{Bound, Rates};
 use kernels::{Desk, Kernel};
 use machine::{Limit, LimitArm, Machine, Pages};
 use models::Dense;
@@ -380,13 +380,23 @@ impl<'a> Bench<'a> {
     fn finish(mut self) -> Record {
         let disturbed = self.record.rows.iter().filter(|row| row.seconds.disturbed).count();
         self.record.disturbed = disturbed > 0;
-        let above = self.record.rows.iter().filter(|row| row.ratio.is_some_and(|ratio| ratio > 1.0)).count();
-        if above > 0 {
-            self.record.notes.push(format!(
-                "{above} of {} rows took less than their floor: the limits were measured too low, so all ratios are too high; \
-                 measure again with more --repeats or --bytes",
-                self.record.rows.len()
-            ));
+        for (of_disk, why) in [
+            (true, "experts came from the system's memory of files and not from the disk"),
+            (
+                false,
+                "the limits were measured too low, so all ratios are too high; measure again with more --repeats or --bytes",
+            ),
+        ] {
+            let is_above = |row: &&Row| {
+                let by_disk = row.floor.is_some_and(|floor| floor.bound == Bound::Disk);
+                row.ratio.is_some_and(|ratio| ratio > 1.0) && by_disk == of_disk
+            };
+            let above: Vec<&str> =
+                self.record.rows.iter().filter(is_above).map(|row| row.name.as_str()).collect();
+            if let Some(first) = above.first() {
+                let rows = report::counted(above.len(), "row");
+                self.record.notes.push(format!("{rows} took less than the floor ({first}, ...): {why}"));
+            }
         }
         if disturbed > 0 {
             self.record.notes.push(format!(

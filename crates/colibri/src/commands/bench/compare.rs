@@ -4,6 +4,7 @@
 use super::record::{Record, Row, VERSION};
 use super::table::{duration, paragraph};
 use crate::errors::Failure;
+use crate::report::counted;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -124,7 +125,7 @@ pub(crate) fn compare(a: &Record, b: &Record, anyway: bool) -> Result<Comparison
             text.push_str(&paragraph(&format!("note: only {which} has: {name}")));
         }
     }
-    let _ = writeln!(text, "{} rows: {faster} faster, {slower} slower", pairs.len());
+    let _ = writeln!(text, "{}: {faster} faster, {slower} slower", counted(pairs.len(), "row"));
     let json = json!({
         "compare": VERSION,
         "rows": pairs,
