@@ -8,7 +8,7 @@ use crate::{interrupt, progress, settings};
 use engine::plan::Request;
 use engine::{Engine, EngineError, Plan, Session};
 use models::kimi_k3::KimiK3Config;
-use models::{Dense, Input, Logits, Output, PartError, Tap};
+use models::{Dense, Input, Logits, LookAhead, Output, PartError, Tap};
 use ops::Device;
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
@@ -86,7 +86,7 @@ impl<'a> Planned<'a> {
     pub(crate) fn new(model: &'a Model, args: &'a EngineArgs, demand: Demand) -> Result<Self, Failure> {
         let Demand { request, tokens, decoding, held, notes } = demand;
         let mut plan = load::plan(model, &request, tokens, held.iter().map(|(_, bytes)| bytes).sum())?;
-        refuse_idle(&mut plan)?;
+        refuse_idle(&mut plan, args)?;
         plan.items.extend(held);
         plan.notes.extend(notes);
         let settings = Settings::new(model, args, &plan, decoding);
@@ -112,9 +112,9 @@ impl<'a> Planned<'a> {
 
 /// Settings that can change nothing with the layers in use: refused if they were typed. A file or a variable is for more
 /// runs than this one, so there it is enough to say so.
-fn refuse_idle(plan: &mut Plan) -> Result<(), Failure> {
+fn refuse_idle(plan: &mut Plan, args: &EngineArgs) -> Result<(), Failure> {
     if plan.slab.is_some() {
-        return Ok(());
+        return idle_overlap(plan, args);
     }
     let no_experts = "has no effect: none of the layers in use has routed experts";
     let mut idle = vec![("expert-cache", no_experts), ("expert-top-p", no_experts), ("readers", no_experts)];
@@ -130,6 +130,27 @@ fn refuse_idle(plan: &mut Plan) -> Result<(), Failure> {
                 return Err(Failure::Usage(format!("--{name} {what}; leave it away or use more layers")));
             }
         }
+    }
+    Ok(())
+}
+
+/// How reads and computing overlap matters only where experts come and go, which memory decides: so it is enough to say
+/// so. Guesses without overlap are a contradiction.
+fn idle_overlap(plan: &mut Plan, args: &EngineArgs) -> Result<(), Failure> {
+    let asked = |name| settings::in_force().get(name).map(|origin| (origin, origin.spelled(name)));
+    if !args.overlap.0
+        && args.look_ahead != LookAhead::Off
+        && let Some((origin, look_ahead)) = asked("look-ahead")
+    {
+        let what = "has no effect without overlap: nothing is read while something is computed";
+        if !origin.is_told() {
+            return Err(Failure::Usage(format!("{look_ahead} {what}; leave it away or take --overlap on")));
+        }
+        plan.notes.push(format!("{look_ahead} {what}"));
+    }
+    if plan.all_resident() {
+        let names = ["overlap", "look-ahead"].into_iter().filter_map(|name| Some(asked(name)?.1));
+        plan.notes.extend(names.map(|name| format!("{name} has no effect: all experts stay in memory")));
     }
     Ok(())
 }

@@ -4,8 +4,8 @@ use crate::sampler::{Sampler, Sampling, SamplingError};
 use memory::Slab;
 use models::step::{self, Workplace};
 use models::{
-    Capacity, Clock, Experts, Family, LoadError, LookAhead, LookAheadStatistics, Model, Output, Part,
-    PartError, State, StateError, StatePool, StepError, moe::Overlap,
+    Capacity, Clock, Experts, Family, GuessSource, LoadError, LookAhead, LookAheadStatistics, Model, Output,
+    Part, PartError, State, StateError, StatePool, StepError, moe::Overlap,
 };
 use ops::{Device, DeviceError, LATENT_BLOCK, NUMERICS_VERSION, Ops, Usage};
 use std::sync::Arc;
@@ -165,6 +165,11 @@ impl Engine {
     #[must_use]
     pub fn look_ahead_statistics(&self) -> Option<LookAheadStatistics> {
         self.experts.look_ahead_statistics()
+    }
+
+    /// From now on guesses of the experts to come are these, for measurements. They change no result.
+    pub fn guess_from(&mut self, source: GuessSource) {
+        self.experts.guess_from(source);
     }
 
     /// What steps needed so far.

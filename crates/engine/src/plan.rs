@@ -231,7 +231,9 @@ pub fn plan(
     limits: Limits,
 ) -> Result<Plan, PlanError> {
     check_settings(family, request)?;
-    let request = &Request { chunk: Some(chunk(checkpoint, family, request, limits)?), ..request.clone() };
+    let least = CHUNKS[CHUNKS.len() - 1].min(default_context(family, request));
+    let asked = request;
+    let request = &Request { chunk: Some(asked.chunk.unwrap_or(least)), ..asked.clone() };
     let catalog = family.catalog(checkpoint, request.options.layers)?;
     let candidates: Vec<Dense> = request.dense.map_or(Dense::ALL.to_vec(), |d| vec![d]);
     let mut sizes = Vec::new();
@@ -247,6 +249,11 @@ pub fn plan(
         });
         if let Some((dense, sizes)) = fitting {
             let mut plan = finish(request, limits, context, *dense, sizes, catalog.as_ref())?;
+            if asked.chunk.is_none() {
+                let better =
+                    more_rows((checkpoint, family, catalog.as_ref()), request, limits, sizes, &plan)?;
+                plan = better.unwrap_or(plan);
+            }
             plan.notes.splice(0..0, choices_made(family, request, &plan));
             tell(&plan, limits);
             return Ok(plan);
@@ -256,30 +263,34 @@ pub fn plan(
     Err(no_fit(request, limits, tries[tries.len() - 1], &candidates, &sizes, fits))
 }
 
-/// The rows of a step: those asked for, or the most of [`CHUNKS`] that leave almost all memory to the experts.
-fn chunk(
-    checkpoint: &Checkpoint,
-    family: &Family,
+/// The same plan with the most of [`CHUNKS`] whose results leave almost all memory to the experts, and what was asked for
+/// them; None if `plan` has as many.
+fn more_rows(
+    (checkpoint, family, catalog): (&Checkpoint, &Family, Option<&Catalog>),
     request: &Request,
     limits: Limits,
-) -> Result<u32, PlanError> {
-    if let Some(asked) = request.chunk {
-        return Ok(asked);
-    }
+    sizes: &Sizes,
+    plan: &Plan,
+) -> Result<Option<Plan>, PlanError> {
     let (model, _) = family.load(checkpoint, None, &request.options, &mut |_| {})?;
-    let most = default_context(family, request);
-    for rows in CHUNKS.map(|rows| rows.min(most)) {
+    let slots = |plan: &Plan| plan.slab.map_or(0, |slab| slab.slots());
+    for rows in CHUNKS.map(|rows| rows.min(plan.context)).into_iter().filter(|rows| *rows > plan.chunk) {
         let usage = rehearse(&*model, family, (rows, true), Ops::rehearsal())?;
-        if request.copies * result_bytes(&usage) <= limits.usable() / CHUNK_SHARE {
-            return Ok(rows);
+        let sizes = Sizes { arena: usage.arena, largest: usage.largest, ..sizes.clone() };
+        let request = Request { chunk: Some(rows), ..request.clone() };
+        let results = request.copies * 4 * (usage.arena + COPIES_OF_AN_OP * usage.largest);
+        let is_small = results <= limits.usable() / CHUNK_SHARE;
+        if !is_small
+            || sizes.smallest(&request, plan.context, (Cache::Useful, limits.total)) > limits.usable()
+        {
+            continue;
+        }
+        let better = finish(&request, limits, plan.context, plan.options.dense, &sizes, catalog)?;
+        if request.expert_cache.is_none() || slots(&better) == slots(plan) {
+            return Ok(Some(better));
         }
     }
-    Ok(CHUNKS[CHUNKS.len() - 1].min(most))
-}
-
-/// Bytes of intermediate results, and of copies while an op runs.
-fn result_bytes(usage: &Usage) -> u64 {
-    4 * (usage.arena + COPIES_OF_AN_OP * usage.largest)
+    Ok(None)
 }
 
 /// For who follows the choices.
@@ -355,6 +366,7 @@ fn rows(request: &Request) -> u32 {
 }
 
 /// What the model needs whatever the cache and the context.
+#[derive(Clone)]
 struct Sizes {
     dense: Tally,
     layout: StateLayout,

@@ -6,7 +6,7 @@ use common::devices::{Controls, Rigged, Strike};
 use common::readers::{Changed, Switch, embedding, extent, piece, plain};
 use common::{Setup, alone, assert_same, feed, part, reset, some_ids, step_bits, tiny};
 use engine::{Engine, EngineError, Streaming};
-use models::{Health, Part, PartError, State, StepError};
+use models::{Health, LookAhead, Part, PartError, State, StepError};
 use ops::testing::{Call, Failing, Late};
 use ops::{DeviceError, Oracle};
 use std::ops::Range;
@@ -47,11 +47,15 @@ type Outcomes = Vec<Result<Vec<u32>, PartError>>;
 impl Bench {
     /// `slots`: None keeps all experts resident.
     fn new(slots: Option<u32>) -> Self {
+        Self::with(slots, LookAhead::Off)
+    }
+
+    fn with(slots: Option<u32>, look_ahead: LookAhead) -> Self {
         let checkpoint = tiny();
         let disk = Switch::new(plain(&checkpoint));
         let embeddings = Switch::new(plain(&checkpoint));
         let (device, controls) = Rigged::new();
-        let mut setup = Setup::new().device(device).reader(disk.clone());
+        let mut setup = Setup { look_ahead, ..Setup::new().device(device).reader(disk.clone()) };
         let files = FilesThrough::new(checkpoint.files(), embeddings.clone());
         setup.checkpoint = Checkpoint::from_files(files).unwrap();
         if let Some(slots) = slots {
@@ -356,6 +360,20 @@ fn a_number_that_is_not_finite() {
 
 /// A NaN that only the router sees: its row picks nothing, and must not pass for one that needs no expert. Products of
 /// matrices: 11 in layer 0, before a router 8 in a KDA layer and 5 in an MLA layer (3), 6 from there to the layer's end.
+/// A guess decides only what is read. Of the mixes of a layer with experts the third is that of a guess.
+#[test]
+fn a_guess_that_is_not_finite_harms_nobody() {
+    let mut bench = Bench::with(Some(SLOTS), LookAhead::Ranks(4));
+    for layer in 1..u64::from(LAYERS) - 1 {
+        bench.begin();
+        let rows = IN_STEP.iter().sum::<usize>() as u32;
+        bench.controls.strike("residual_mix", 3 * layer, Strike::Poison { row: 0, rows });
+        let outcomes = bench.step([None; 3]).unwrap();
+        assert!(bench.controls.has_struck());
+        bench.check(outcomes, &[], &format!("NaN in the guess of layer {layer}"), &|_| false);
+    }
+}
+
 #[test]
 fn a_router_whose_scores_are_not_finite() {
     for slots in [None, Some(SLOTS)] {

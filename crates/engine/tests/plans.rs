@@ -84,6 +84,11 @@ fn rows_of_a_step_that_nobody_asked_for_follow_the_memory() {
         assert_eq!(chosen(results(more) * 50), more);
         assert_eq!(chosen(results(more) * 50 - 1), fewer);
     }
+    // Rows are the last that memory is spent on: the packing is that of the fewest rows.
+    let least = Request { chunk: Some(32), dense: Some(Dense::Bf16), ..request() };
+    let bytes = made(&least, usable(1 << 30)).bytes() - u64::from(EXPERTS - 8) * SLOT;
+    let tight = made(&Request { chunk: None, ..request() }, usable(bytes));
+    assert_eq!((tight.options.dense, tight.chunk), (Dense::Bf16, 32));
     let short = Request { chunk: None, context: Some(40), ..request() };
     assert_eq!(made(&short, usable(1 << 30)).chunk, 40);
 }

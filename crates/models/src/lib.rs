@@ -39,7 +39,7 @@ pub use config::ConfigError;
 pub use delta_attention::DeltaConfig;
 pub use latent_attention::LatentConfig;
 pub use loader::{Dense, Embedding, Loader, Tally};
-pub use look_ahead::{LookAhead, LookAheadStatistics};
+pub use look_ahead::{GuessSource, LookAhead, LookAheadStatistics};
 pub use moe::Experts;
 pub use state::{Capacity, Health, State, StateError, StateLayout, StatePool};
 

@@ -5,6 +5,7 @@
 //! this layer's MLP and the next layer's attention. How often that is right depends on the model, so it is measured, rank
 //! by rank, by comparing guesses with what was picked then; the comparison costs no read. This file knows no device and
 //! no cache.
+use std::collections::VecDeque;
 use std::fmt;
 use std::str::FromStr;
 
@@ -50,6 +51,18 @@ impl FromStr for LookAhead {
     }
 }
 
+/// Where guesses come from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum GuessSource {
+    /// The model's own routers, as the setting says.
+    #[default]
+    Routers,
+    /// Nowhere.
+    Nothing,
+    /// As many layers' guesses as there are, in order, for measurements: the layer and its experts.
+    Given(VecDeque<(u32, Vec<u32>)>),
+}
+
 /// What was guessed and how much of it was right, since the model was loaded.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LookAheadStatistics {
@@ -86,6 +99,7 @@ pub(crate) struct Guesses {
     statistics: LookAheadStatistics,
     /// Room for what is to be read.
     chosen: Vec<u32>,
+    source: GuessSource,
 }
 
 impl Guesses {
@@ -101,7 +115,16 @@ impl Guesses {
             LookAheadStatistics { ranks: vec![(0, 0); ranks as usize], ..LookAheadStatistics::default() };
         // The first guesses are read: the doubt comes with experience.
         let precision = vec![1.0; ranks as usize];
-        Guesses { mode, ranks, precision, last: None, since_probe: 0, statistics, chosen: Vec::new() }
+        Guesses {
+            mode,
+            ranks,
+            precision,
+            last: None,
+            since_probe: 0,
+            statistics,
+            chosen: Vec::new(),
+            source: GuessSource::default(),
+        }
     }
 
     /// A step begins.
@@ -110,8 +133,22 @@ impl Guesses {
         self.since_probe = if self.since_probe >= PROBE { 1 } else { self.since_probe + 1 };
     }
 
-    /// The ranks to be guessed for the next layer; None if it is not worth the router's time.
+    /// From now on guesses come from there.
+    pub(crate) fn come_from(&mut self, source: GuessSource) {
+        self.source = source;
+    }
+
+    /// What is given for a layer, if guesses are given and this is its turn.
+    pub(crate) fn given(&mut self, layer: u32) -> Option<Vec<u32>> {
+        let GuessSource::Given(guesses) = &mut self.source else { return None };
+        guesses.pop_front_if(|(next, _)| *next == layer).map(|(_, experts)| experts)
+    }
+
+    /// The ranks to be guessed for the next layer; None if it is not worth the router's time, or not the routers' turn.
     pub(crate) fn ranks(&self) -> Option<u32> {
+        if self.source != GuessSource::Routers {
+            return None;
+        }
         let is_wanted = self.width() > 0 || (self.ranks > 0 && self.since_probe >= PROBE);
         is_wanted.then_some(self.ranks)
     }

@@ -1,7 +1,7 @@
 //! Mixture of experts, shared by all families: route, read from disk while the device works, apply, combine.
 use crate::batch::{self, PartError, Standing};
 use crate::clock::{Clock, Section};
-use crate::look_ahead::{Guesses, LookAhead, LookAheadStatistics};
+use crate::look_ahead::{GuessSource, Guesses, LookAhead, LookAheadStatistics};
 use crate::mlp::Mlp;
 use crate::step::{Place, Step};
 use ops::{
@@ -144,7 +144,15 @@ enum Mode {
 /// What a layer waits for.
 enum Wanted {
     Resident { table: Ids },
-    Streamed { layer: u32, picks: Vec<u32>, request: Request, guess: Option<(u32, Pending)> },
+    Streamed { layer: u32, picks: Vec<u32>, request: Request, guess: Guess },
+}
+
+/// Experts that the next layer may pick.
+enum Guess {
+    None,
+    /// Rows of ranks, on the device.
+    Pending(u32, Pending),
+    Given(u32, Vec<u32>),
 }
 
 const NO_SLOT: [u32; 2] = [NONE, 0];
@@ -226,6 +234,13 @@ impl Experts {
         }
     }
 
+    /// From now on guesses come from there, for measurements; without effect where experts do not come and go.
+    pub fn guess_from(&mut self, source: GuessSource) {
+        if let Mode::Streamed { guesses, .. } = &mut self.mode {
+            guesses.come_from(source);
+        }
+    }
+
     /// A step begins.
     pub(crate) fn begin(&mut self) {
         if let Mode::Streamed { guesses, .. } = &mut self.mode {
@@ -275,11 +290,18 @@ impl Experts {
         let request = cache.request(&ids);
         cache.forget_guesses();
         guesses.compare(layer, &wanted);
-        Ok(Wanted::Streamed { layer, picks: list, request, guess: None })
+        Ok(Wanted::Streamed { layer, picks: list, request, guess: Guess::None })
     }
 
     /// Lets the device guess what the next layer will pick; the guess is taken when it is needed.
-    fn guess(&self, ops: &mut Ops, wanted: &mut Wanted, next: NextLayer<'_>) -> Result<(), DeviceError> {
+    fn guess(&mut self, ops: &mut Ops, wanted: &mut Wanted, next: NextLayer<'_>) -> Result<(), DeviceError> {
+        if let (Mode::Streamed { guesses, .. }, Wanted::Streamed { guess, .. }) =
+            (&mut self.mode, &mut *wanted)
+            && let Some(given) = guesses.given(next.moe.layer)
+        {
+            *guess = Guess::Given(next.moe.layer, given);
+            return Ok(());
+        }
         let ranks = match &self.mode {
             Mode::Resident { .. } => None,
             // As many as can be asked for, so that there is room for all.
@@ -292,7 +314,7 @@ impl Experts {
         let logits = ops.mat_mul(input, next.moe.router, Activations::Exact);
         let (picks, _) = ops.route(logits, next.moe.bias, ranks, next.moe.routing);
         if let Wanted::Streamed { guess, .. } = wanted {
-            *guess = Some((next.moe.layer, ops.read_later(picks.0)?));
+            *guess = Guess::Pending(next.moe.layer, ops.read_later(picks.0)?);
         }
         ops.release(mark);
         Ok(())
@@ -319,8 +341,14 @@ impl Experts {
             unreachable!("a streamed request comes from a streamed cache")
         };
         ops.submit()?;
-        if let Some((layer, pending)) = guess {
-            prefetch(cache, guesses, layer, ops.take_ids(pending)?);
+        match guess {
+            Guess::None => {}
+            Guess::Pending(layer, pending) => {
+                let picks = ops.take_ids(pending)?;
+                let slots = cache.slab().slots();
+                prefetch(cache, layer, guesses.take(layer, picks, slots));
+            }
+            Guess::Given(layer, experts) => prefetch(cache, layer, &experts),
         }
         let ranks = task.picks.0.cols as usize;
         loop {
@@ -360,9 +388,9 @@ impl Experts {
 }
 
 /// Asks for what a layer is guessed to pick.
-fn prefetch(cache: &mut ExpertCache, guesses: &mut Guesses, layer: u32, picks: Vec<u32>) {
+fn prefetch(cache: &mut ExpertCache, layer: u32, experts: &[u32]) {
     let id = |expert: &u32| ExpertId { layer: layer as u16, expert: *expert as u16 };
-    let ids: Vec<ExpertId> = guesses.take(layer, picks, cache.slab().slots()).iter().map(id).collect();
+    let ids: Vec<ExpertId> = experts.iter().map(id).collect();
     if !ids.is_empty() {
         cache.prefetch(&ids);
     }

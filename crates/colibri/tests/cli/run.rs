@@ -50,6 +50,9 @@ fn what_changes_no_bit_changes_no_token() {
     for more in [
         &["--expert-cache", "1x"][..],
         &["--expert-cache", "8x", "--readers", "1"],
+        &["--expert-cache", "40x", "--look-ahead", "off"],
+        &["--expert-cache", "40x", "--look-ahead", "64"],
+        &["--expert-cache", "40x", "--overlap", "off"],
         &["--expert-cache", "all", "--readers", "9"],
         &["--chunk", "1"],
         &["--chunk", "5", "--threads", "3"],
@@ -73,6 +76,35 @@ fn what_changes_no_bit_changes_no_token() {
             );
         }
     }
+}
+
+#[test]
+fn guesses_are_counted_and_save_waits() {
+    let run = |look_ahead| greedy("chat_plain", 24, &["--expert-cache", "40x", "--look-ahead", look_ahead]);
+    let (off, auto) = (run("off"), run("auto"));
+    let misses = |answer: &Value| answer["stats"]["experts"]["misses"].as_u64().unwrap();
+    assert!(misses(&auto) < misses(&off), "{} of {} misses are left", misses(&auto), misses(&off));
+    assert_eq!(off["stats"]["experts"]["guesses"], Value::Null);
+    let guesses = &auto["stats"]["experts"]["guesses"];
+    let precision: Vec<f64> =
+        guesses["precision"].as_array().unwrap().iter().map(|p| p.as_f64().unwrap()).collect();
+    assert_eq!(precision.len(), 4, "one for each rank");
+    assert!(precision[0] > 0.8 && precision[0] > precision[3], "{precision:?}");
+    assert!(guesses["right"].as_u64().unwrap() < guesses["made"].as_u64().unwrap());
+}
+
+#[test]
+fn what_reads_do_meanwhile_is_refused_where_it_is_nothing() {
+    let without = ["--expert-cache", "40x", "--overlap", "off", "--look-ahead", "4"];
+    let (kind, message) =
+        colibri(&[&["run", "Once", "--json", "--max-tokens", "1"], &without[..]].concat()).error(2);
+    assert!(
+        kind == "usage" && message.starts_with("--look-ahead has no effect without overlap"),
+        "{message}"
+    );
+    let resident = colibri(&["run", "Once", "--max-tokens", "1", "--look-ahead", "4"]);
+    let note = "note: --look-ahead has no effect: all experts stay in memory";
+    assert!(resident.code == 0 && resident.stderr.contains(note), "{}", resident.stderr);
 }
 
 #[test]
