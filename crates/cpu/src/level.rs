@@ -100,4 +100,16 @@ mod tests {
         assert_eq!(levels[0], Level::Portable);
         assert!(levels.is_sorted() && levels.last() == Some(&Level::best()));
     }
+
+    /// Who knows the processor names its level, as `cargo xtask arm` does.
+    #[test]
+    fn the_best_level_is_the_processors() {
+        let best = Level::best();
+        if let Ok(expected) = std::env::var("COLIBRI_TEST_BEST_LEVEL") {
+            assert_eq!(best.name(), expected);
+        }
+        assert!(
+            best.is_available() && Level::ALL.iter().all(|level| *level <= best || !level.is_available())
+        );
+    }
 }

@@ -60,8 +60,11 @@ fn check(target: &str, library: &Path) -> Result<Command> {
 }
 
 /// The folder with the source of `std`, of the same version as the compiler: rustup's component `rust-src`, or
-/// Debian's package of that name.
-fn standard_library(folder: &Path) -> Result<PathBuf> {
+/// Debian's package of that name, brought into `folder`.
+///
+/// # Errors
+/// When neither can be had.
+pub(crate) fn standard_library(folder: &Path) -> Result<PathBuf> {
     let sysroot = output(Command::new("rustc").args(["--print", "sysroot"]))?;
     let installed = Path::new(sysroot.trim()).join("lib/rustlib/src/rust/library");
     if is_library(&installed) {

@@ -1,4 +1,4 @@
-//! Folders out of Debian's packages, for recipes that need a tool or a source and may not change the system: apt
+//! Folders and trees out of Debian's packages, for recipes that need a tool or a source and may not change the system: apt
 //! keeps its lists, its cache and its one source below `target`. Knows no recipe.
 
 use crate::project;
@@ -39,12 +39,7 @@ pub(crate) fn own_suite() -> Result<String> {
 /// # Errors
 /// When this is no Debian system, the archive cannot be reached, or no version or folder is as wanted.
 pub(crate) fn bring(wanted: &Wanted<'_>, to: &Path) -> Result<()> {
-    let work = project::target()?.join("apt");
-    if work.exists() {
-        fs::remove_dir_all(&work).with_context(|| work.display().to_string())?;
-    }
-    fs::create_dir_all(work.join("lists/partial"))?;
-    fs::create_dir_all(work.join("cache/archives/partial"))?;
+    let work = work_folder()?;
     let archive = download(wanted, &work)?;
     let unpacked = work.join("unpacked");
     execute(Command::new("dpkg-deb").arg("--extract").args([&archive, &unpacked]))?;
@@ -52,31 +47,77 @@ pub(crate) fn bring(wanted: &Wanted<'_>, to: &Path) -> Result<()> {
     if !folder.is_dir() {
         bail!("package {}: expected the folder {} in it, found none", archive.display(), wanted.folder);
     }
+    deliver(&folder, to, &work)
+}
+
+/// Downloads packages and all that they need and this machine lacks, and leaves them at `to` as one tree, which is
+/// always complete. The suite is the machine's own, so that the programs run with the libraries that are installed.
+///
+/// # Errors
+/// When this is no Debian system, the archive cannot be reached, or a package is not there.
+pub(crate) fn bring_with_needs(packages: &[&str], to: &Path) -> Result<()> {
+    let work = work_folder()?;
+    ask_archive(&packages.join(" "), &[own_suite()?], &work)?;
+    let choices = ["install", "--download-only", "--no-install-recommends", "--yes", "--reinstall"];
+    // Nothing is installed, so nobody else need be kept from installing.
+    execute(apt("apt-get", &work).args(["-o", "Debug::NoLocking=true"]).args(choices).args(packages))?;
+    let unpacked = work.join("unpacked");
+    for archive in archives(&work.join("cache/archives"))? {
+        execute(Command::new("dpkg-deb").arg("--extract").args([&archive, &unpacked]))?;
+    }
+    deliver(&unpacked, to, &work)
+}
+
+/// An empty folder for apt.
+fn work_folder() -> Result<PathBuf> {
+    let work = project::target()?.join("apt");
+    if work.exists() {
+        fs::remove_dir_all(&work).with_context(|| work.display().to_string())?;
+    }
+    fs::create_dir_all(work.join("lists/partial"))?;
+    fs::create_dir_all(work.join("cache/archives/partial"))?;
+    Ok(work)
+}
+
+/// Moves a folder out of `work` to its place, and ends the work.
+fn deliver(folder: &Path, to: &Path, work: &Path) -> Result<()> {
     if let Some(parent) = to.parent() {
         fs::create_dir_all(parent).with_context(|| parent.display().to_string())?;
     }
     // The move comes last, so that a folder of this name is whole even if this program was ended.
-    fs::rename(&folder, to).with_context(|| to.display().to_string())?;
-    fs::remove_dir_all(&work).with_context(|| work.display().to_string())
+    fs::rename(folder, to).with_context(|| to.display().to_string())?;
+    fs::remove_dir_all(work).with_context(|| work.display().to_string())
 }
 
-/// The package's file, in `work`.
-fn download(wanted: &Wanted<'_>, work: &Path) -> Result<PathBuf> {
-    let Wanted { package, suites, release, .. } = wanted;
+/// Fetches the lists of some suites.
+fn ask_archive(package: &str, suites: &[String], work: &Path) -> Result<()> {
     let configured = apt_sources()?;
     let mirror = debian_mirror(&configured)
         .with_context(|| format!("no Debian archive in /etc/apt: it is asked for the package {package}"))?;
     let line = |suite| format!("deb [signed-by={KEYRING}] {mirror} {suite} main\n");
     fs::write(work.join("sources.list"), suites.iter().map(line).collect::<String>())?;
-    execute(apt("apt-get", work).arg("update"))?;
+    execute(apt("apt-get", work).arg("update"))
+}
+
+/// The packages' files in a folder.
+fn archives(folder: &Path) -> Result<Vec<PathBuf>> {
+    let files = fs::read_dir(folder)?.filter_map(|entry| entry.ok().map(|entry| entry.path()));
+    let files: Vec<_> = files.filter(|path| path.extension().is_some_and(|kind| kind == "deb")).collect();
+    if files.is_empty() {
+        bail!("apt-get succeeded but left no .deb in {}: expected one at least", folder.display());
+    }
+    Ok(files)
+}
+
+/// The package's file, in `work`.
+fn download(wanted: &Wanted<'_>, work: &Path) -> Result<PathBuf> {
+    let Wanted { package, suites, release, .. } = wanted;
+    ask_archive(package, suites, work)?;
     let offered = output(apt("apt-cache", work).args(["madison", package]))?;
     let version = matching_version(&offered, release)
         .with_context(|| format!("Debian's {suites:?} offer no {package} {release}, but:\n{offered}"))?;
     execute(apt("apt-get", work).args(["download", &format!("{package}={version}")]).current_dir(work))?;
-    fs::read_dir(work)?
-        .filter_map(|entry| entry.ok().map(|entry| entry.path()))
-        .find(|path| path.extension().is_some_and(|extension| extension == "deb"))
-        .with_context(|| format!("`apt-get download` left no .deb in {}", work.display()))
+    Ok(archives(work)?.swap_remove(0))
 }
 
 /// An apt program that keeps everything in `work`.

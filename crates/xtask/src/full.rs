@@ -3,7 +3,7 @@
 
 use crate::ci::{self, cargo};
 use crate::steps::{Step, Tally, execute, execute_lines, is_installed, show};
-use crate::{cross, package, project};
+use crate::{arm, cross, package, project};
 use anyhow::{Context, Result, bail};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -37,6 +37,7 @@ pub(crate) fn steps() -> Vec<Step> {
         Step { name: "fuzz", action: |_| fuzz() },
         Step { name: "long tests", action: long_tests },
         Step { name: "cross", action: |_| cross::run() },
+        Step { name: "arm", action: arm::run },
         Step { name: "generated", action: |_| generated() },
         Step { name: "package", action: |_| package::run() },
         Step { name: "deny", action: |_| deny(&["bans", "licenses", "sources"]) },

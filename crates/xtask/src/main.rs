@@ -6,6 +6,7 @@
     reason = "a recipe's output is what it says on the terminal"
 )]
 
+mod arm;
 mod bench_model;
 mod ci;
 mod cross;
@@ -36,10 +37,12 @@ struct Arguments {
 enum Recipe {
     /// The core tier: fmt, tidy, clippy, build, install, tests, docs, the README's command. Needs Rust and git only
     Ci,
-    /// `ci`, then long tests, `cross`, `generated`, `package` and cargo-deny's checks that need no network
+    /// `ci`, then long tests, `cross`, `arm`, `generated`, `package` and cargo-deny's checks that need no network
     Full,
     /// Type-check the workspace for macOS (arm64) and Windows from Linux
     Cross,
+    /// Run the tests of memory, ops and cpu, and the goldens, on emulated arm64 processors from Linux
+    Arm,
     /// Run the engine on a generated checkpoint: same ids with every cache, memory as planned; compare the documents'
     /// tables of memory with what is planned for Kimi K3's sizes
     Generated,
@@ -59,6 +62,7 @@ fn main() -> ExitCode {
         Some(Recipe::Ci) => return ci::run(&ci::steps()),
         Some(Recipe::Full) => return ci::run(&full::steps()),
         Some(Recipe::Cross) => cross::run(),
+        Some(Recipe::Arm) => return ci::run(&[steps::Step { name: "arm", action: arm::run }]),
         Some(Recipe::Generated) => generated::run(),
         Some(Recipe::Package) => package::run(),
         Some(Recipe::Advisories) => full::advisories(),
