@@ -362,7 +362,12 @@ pub(crate) struct EngineArgs {
     /// or all; changes no result [default: what is left]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub(crate) expert_cache: Option<CacheSize>,
-    /// Threads that read experts from disk, 1 to 256; changes no result
+    /// How experts are read from disk: direct, past the system's file cache (where a file system refuses that, through it,
+    /// which is said); buffered, through it; uring (Linux), as direct but by one thread for each drive; changes no result
+    #[arg(long, value_name = "WAY", default_value = "direct", value_parser = values::access)]
+    pub(crate) io: store::Access,
+    /// Reads of experts that are under way at once, 1 to 256 for each drive: as many threads, or with --io uring the depth
+    /// of its queue; changes no result
     #[arg(long, value_name = "N", default_value = "4", value_parser = values::threads, allow_negative_numbers = true)]
     pub(crate) readers: u32,
     /// Whether experts are read while other work is computed: on or off; changes no result

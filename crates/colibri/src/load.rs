@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use store::files::in_first_directory;
-use store::{Checkpoint, StoreError};
+use store::{Checkpoint, DiskReader, StoreError};
 use text::{Segment, Tiktoken, Tokenizer};
 
 /// A checkpoint of a known family.
@@ -282,20 +282,27 @@ pub(crate) fn device(args: &EngineArgs) -> Result<Box<dyn Device>, Failure> {
     }
 }
 
+/// How experts will be read, and what is not as it was asked for.
+pub(crate) fn streaming(model: &Model, args: &EngineArgs) -> (Streaming, Vec<String>) {
+    let reader = DiskReader::new(model.checkpoint.files(), args.io);
+    let notes = reader.notes().to_vec();
+    let streaming = Streaming {
+        overlap: args.overlap.0,
+        look_ahead: args.look_ahead,
+        ..Streaming::new(Arc::new(reader), args.readers)
+    };
+    (streaming, notes)
+}
+
 /// Loads by the plan, with progress on standard error; the engine and the time it took.
 pub(crate) fn load(
     model: &Model,
     plan: Plan,
     device: Box<dyn Device>,
-    args: &EngineArgs,
+    streaming: Streaming,
 ) -> Result<(Engine, Duration), Failure> {
     let start = Instant::now();
     let mut bars = LoadBars::default();
-    let streaming = Streaming {
-        overlap: args.overlap.0,
-        look_ahead: args.look_ahead,
-        ..Streaming::new(Arc::new(model.checkpoint.files()), args.readers)
-    };
     let engine = Engine::load(&model.checkpoint, &model.family, plan, device, streaming, &mut |progress| {
         bars.show(progress);
     });

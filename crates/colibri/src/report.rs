@@ -32,6 +32,7 @@ pub(crate) struct Settings {
     chunk: u32,
     context: u32,
     expert_cache: String,
+    io: &'static str,
     readers: u32,
     overlap: bool,
     look_ahead: String,
@@ -62,6 +63,7 @@ impl Settings {
             chunk: plan.chunk,
             context: plan.context,
             expert_cache: args.expert_cache.map_or_else(|| "auto".to_owned(), |size| size.to_string()),
+            io: args.io.name(),
             readers: args.readers,
             overlap: args.overlap.0,
             look_ahead: args.look_ahead.to_string(),
@@ -267,11 +269,24 @@ struct Seconds {
 #[derive(Debug, Serialize)]
 struct ExpertStats {
     hits: u64,
+    /// Those that a guess had brought.
+    hits_guessed: u64,
     misses: u64,
+    /// Those that were on their way.
+    misses_on_the_way: u64,
     /// None without requests: all experts are resident, or no layer has any.
     hit_rate: Option<f64>,
-    /// For these requests.
+    /// For these requests and for guesses.
     bytes_read: u64,
+    bytes_demanded: u64,
+    bytes_guessed_used: u64,
+    bytes_guessed_wasted: u64,
+    guesses_read: u64,
+    guesses_used: u64,
+    guesses_wasted: u64,
+    drives: u32,
+    /// Share of prefill and decode in which a drive had something to read, the mean over drives; None without reads.
+    disk_busy: Option<f64>,
     /// While loading, where all experts are to stay.
     preloaded_bytes: u64,
     slots: u32,
@@ -309,7 +324,19 @@ impl ExpertStats {
         let guesses = self.guesses.as_ref().map_or_else(String::new, GuessStats::words);
         match self.hit_rate {
             Some(rate) => {
-                format!("{:.1} % hits{guesses}, {} read", rate * 100.0, show_bytes(self.bytes_read))
+                let read = if self.guesses_read == 0 {
+                    String::new()
+                } else {
+                    format!(
+                        " ({} of it guessed and used, {} guessed in vain)",
+                        show_bytes(self.bytes_guessed_used),
+                        show_bytes(self.bytes_guessed_wasted)
+                    )
+                };
+                let busy =
+                    self.disk_busy.map_or(String::new(), |busy| format!(", disk busy {:.0} %", busy * 100.0));
+                let bytes = show_bytes(self.bytes_read);
+                format!("{:.1} % hits{guesses}, {bytes} read{read}{busy}", rate * 100.0)
             }
             None if self.slots == 0 => "none in the layers in use".to_owned(),
             None => format!("all resident, {} read while loading", show_bytes(self.preloaded_bytes)),
@@ -337,6 +364,11 @@ impl Stats {
         // Loading all experts counts as misses there; here only what tokens asked for does.
         let (hits, misses) = (cache.hits - before.hits, cache.misses - before.misses);
         let requests = hits + misses;
+        let (busy, worked) =
+            (cache.busy.saturating_sub(before.busy).as_secs_f64(), prefill.seconds + decode.seconds);
+        let bytes_read = cache.bytes_read - before.bytes_read;
+        let disk_busy = (bytes_read > 0 && worked > 0.0)
+            .then(|| (busy / worked / f64::from(cache.drives.max(1))).min(1.0));
         let spent = |section| clock.spent(section).as_secs_f64();
         Stats {
             prefill,
@@ -350,9 +382,19 @@ impl Stats {
             },
             experts: ExpertStats {
                 hits,
+                hits_guessed: cache.hits_guessed - before.hits_guessed,
                 misses,
+                misses_on_the_way: cache.misses_on_the_way - before.misses_on_the_way,
                 hit_rate: (requests > 0).then(|| hits as f64 / requests as f64),
-                bytes_read: cache.bytes_read - before.bytes_read,
+                bytes_read,
+                bytes_demanded: cache.bytes_demanded - before.bytes_demanded,
+                bytes_guessed_used: cache.bytes_guessed_used - before.bytes_guessed_used,
+                bytes_guessed_wasted: cache.bytes_guessed_wasted - before.bytes_guessed_wasted,
+                guesses_read: cache.guesses - before.guesses,
+                guesses_used: cache.guesses_used - before.guesses_used,
+                guesses_wasted: cache.guesses_wasted - before.guesses_wasted,
+                drives: cache.drives,
+                disk_busy,
                 preloaded_bytes: before.bytes_read,
                 slots: plan.slab.map_or(0, |slab| slab.slots()),
                 guesses: engine.look_ahead_statistics().as_ref().and_then(GuessStats::of),

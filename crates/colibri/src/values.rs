@@ -218,6 +218,20 @@ pub(crate) fn effort(text: &str) -> Result<Effort, String> {
 }
 
 /// By name.
+pub(crate) fn access(text: &str) -> Result<store::Access, String> {
+    if text == "mmap" {
+        return Err("where reading a mapped file fails the system sends a signal instead of an error with a name; these \
+                    exist: direct, buffered, uring"
+            .into());
+    }
+    if text == "uring" && !cfg!(target_os = "linux") {
+        return Err("io_uring is part of Linux; these exist here: direct, buffered".into());
+    }
+    let found = store::Access::ALL.into_iter().find(|access| access.name() == text);
+    found.ok_or_else(|| "there is no such way; these exist: direct, buffered, uring".into())
+}
+
+/// By name.
 pub(crate) fn device(text: &str) -> Result<DeviceChoice, String> {
     let found = [DeviceChoice::Cpu, DeviceChoice::Oracle].into_iter().find(|device| device.name() == text);
     found.ok_or_else(|| "there is no such device; these exist: cpu, oracle".into())

@@ -6,7 +6,7 @@ use crate::report::{self, Pace, Settings, Stats};
 use crate::sampling::Decoding;
 use crate::{interrupt, progress, settings};
 use engine::plan::Request;
-use engine::{Engine, EngineError, Plan, Session};
+use engine::{Engine, EngineError, Plan, Session, Streaming};
 use models::kimi_k3::KimiK3Config;
 use models::{Dense, Input, Logits, LookAhead, Output, PartError, Tap};
 use ops::Device;
@@ -79,6 +79,7 @@ pub(crate) struct Planned<'a> {
     pub(crate) plan: Plan,
     /// What is in force.
     pub(crate) settings: Settings,
+    streaming: Streaming,
 }
 
 impl<'a> Planned<'a> {
@@ -89,9 +90,13 @@ impl<'a> Planned<'a> {
         refuse_idle(&mut plan, args)?;
         plan.items.extend(held);
         plan.notes.extend(notes);
+        let (streaming, notes) = load::streaming(model, args);
+        if plan.slab.is_some() {
+            plan.notes.extend(notes);
+        }
         let settings = Settings::new(model, args, &plan, decoding);
         report::announce(&settings, &plan, model);
-        Ok(Planned { model, args, plan, settings })
+        Ok(Planned { model, args, plan, settings, streaming })
     }
 
     /// Loads it on the device that was asked for. From here on Ctrl-C only asks it to stop.
@@ -102,7 +107,7 @@ impl<'a> Planned<'a> {
 
     /// The same on another device.
     pub(crate) fn load_on(self, device: Box<dyn Device>) -> Result<Work, Failure> {
-        let (engine, load_time) = load::load(self.model, self.plan, device, self.args)?;
+        let (engine, load_time) = load::load(self.model, self.plan, device, self.streaming)?;
         let cancel = interrupt::stoppable();
         report::loaded(load_time);
         let before = engine.cache_statistics();
@@ -117,8 +122,8 @@ fn refuse_idle(plan: &mut Plan, args: &EngineArgs) -> Result<(), Failure> {
         return idle_overlap(plan, args);
     }
     let no_experts = "has no effect: none of the layers in use has routed experts";
-    let mut idle = vec![("expert-cache", no_experts), ("expert-top-p", no_experts), ("readers", no_experts)];
-    idle.extend(["overlap", "look-ahead"].map(|name| (name, no_experts)));
+    let idle = ["expert-cache", "expert-top-p", "io", "readers", "overlap", "look-ahead"];
+    let mut idle: Vec<_> = idle.into_iter().map(|name| (name, no_experts)).collect();
     if plan.options.dense == Dense::Bf16 {
         idle.push(("activations", "has no effect: none of the weights in use are packed"));
     }

@@ -392,7 +392,7 @@ impl Sizes {
         let Usage { arena, largest, .. } =
             rehearse(&*model, family, (rows(request), true), Ops::rehearsal())?;
         let tensors = checkpoint.names().len() as u64;
-        let slot = catalog.map(|c| (c.layout().payload_bytes(), c.experts()));
+        let slot = catalog.map(|c| (c.layout().slot_bytes(), c.experts()));
         let (layout, copies) = (model.state_layout().clone(), request.copies);
         let (ranks, experts_per_layer) = (family.config.ranks, family.config.experts);
         let context_most = family.config.context;
@@ -506,7 +506,7 @@ fn slots(
     catalog: &Catalog,
     notes: &mut Vec<String>,
 ) -> Result<SlabPlan, PlanError> {
-    let (payload, experts) = (catalog.layout().payload_bytes(), catalog.experts());
+    let (payload, experts) = (catalog.layout().slot_bytes(), catalog.experts());
     let most = SlabPlan::fitting(left, payload, experts)?;
     let Some(asked) = request.expert_cache else { return Ok(most) };
     let wanted = asked.plan(payload, experts, limits.total)?;

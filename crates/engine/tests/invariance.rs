@@ -16,6 +16,7 @@ use seeds::seeds;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use store::faulty_reader::FaultyReader;
+use store::{Access, DiskReader, Reader};
 
 /// Tokens of the three sequences; the first is longer than the largest chunk.
 const LENGTHS: [usize; 3] = [34, 9, 12];
@@ -43,6 +44,8 @@ struct Case {
     late: bool,
     /// Whether reads are delayed, cut and interrupted.
     slow_reads: bool,
+    /// Direct: reads bring the blocks around an expert along.
+    access: Access,
     /// Sequences that run: the first one, or all.
     sequences: usize,
     /// Sizes of the chunks of each sequence, in turn.
@@ -79,11 +82,12 @@ fn load(case: &Case) -> Engine {
     if let Some(slots) = case.slots {
         setup = setup.slots(slots);
     }
+    let mut reader: Arc<dyn Reader> = Arc::new(DiskReader::new(common::tiny().files(), case.access));
     if case.slow_reads {
-        let plain = common::readers::plain(&common::tiny());
-        let slow = FaultyReader::new(plain, case.seed).with_delays(Duration::from_micros(300));
-        setup = setup.reader(Arc::new(slow.with_short_reads().with_interruptions()));
+        let slow = FaultyReader::new(reader, case.seed).with_delays(Duration::from_micros(300));
+        reader = Arc::new(slow.with_short_reads().with_interruptions());
     }
+    setup = setup.reader(reader);
     let device = match case.device {
         Kind::Oracle => late_or_not(Oracle::new(case.threads).unwrap(), case),
         Kind::Cpu => late_or_not(Cpu::new(case.threads).unwrap(), case),
@@ -159,6 +163,7 @@ const PLAIN: Case = Case {
     threads: 1,
     late: false,
     slow_reads: false,
+    access: Access::Buffered,
     sequences: 1,
     chunks: [[32, 32]; 3],
     seed: 1,
@@ -184,6 +189,8 @@ fn one_change_at_a_time() {
             check(&Case { slots: Some(40), look_ahead, ..plain });
             check(&Case { slots: Some(40), look_ahead, chunks: [[1; 2]; 3], slow_reads: true, ..plain });
         }
+        check(&Case { access: Access::Direct, ..plain });
+        check(&Case { slots: Some(40), readers: 8, access: Access::Direct, ..plain });
     }
 }
 
@@ -235,6 +242,7 @@ fn any_case() -> impl Strategy<Value = Case> {
             threads,
             late,
             slow_reads,
+            access: if seed % 2 == 1 { Access::Direct } else { Access::Buffered },
             sequences,
             chunks,
             seed,

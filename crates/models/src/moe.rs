@@ -185,7 +185,7 @@ impl Experts {
         for layer in layers.clone() {
             let slot = |expert| {
                 let id = ExpertId { layer, expert: expert as u16 };
-                cache.slot_of(id).map_or(NO_SLOT, |slot| [slot, 0])
+                cache.place_of(id).map_or(NO_SLOT, |(slot, payload)| [slot, payload as u32])
             };
             let entries: Vec<[u32; 2]> = (0..count).map(slot).collect();
             let table = new_table(device, count)?;

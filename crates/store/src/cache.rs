@@ -6,10 +6,15 @@
 //! What is evicted is decided by a [policy](CachePolicy) from what was asked for and nothing else: when reads end changes no
 //! count of hits. None of this changes a result, only when it is there.
 
+mod busy;
+mod causes;
 mod counts;
 mod error;
 mod fetch;
+#[cfg(target_os = "linux")]
+mod fetch_ring;
 pub mod policy;
+mod preload;
 mod queue;
 mod request;
 pub mod simulate;
@@ -17,45 +22,25 @@ mod slots;
 #[cfg(test)]
 mod tests;
 
+pub use causes::CacheStatistics;
 pub use error::{CacheError, ExpertError};
 pub use policy::CachePolicy;
 pub use request::{Arrival, Lease, Next, Request};
 
 use crate::catalog::{Catalog, ExpertId};
 use crate::reader::{FIRST_PAUSE, Reader};
-use fetch::{Fetcher, Landing};
-use memory::Slab;
+use busy::Busy;
+use causes::Causes;
+use fetch::{Fetcher, Landing, SLICE_BYTES};
+use memory::{HostBuffer, Slab};
 use policy::{Ranking, Shares};
-use queue::{Job, Queue};
+use queue::{Job, Promotion, Queue};
 use request::{Event, Held, Pending};
 use slots::{Slots, State};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-
-/// Exact counts since the cache was made.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct CacheStatistics {
-    /// Experts that were there when they were requested, each counted once a request.
-    pub hits: u64,
-    /// Experts that were not, those already on their way included.
-    pub misses: u64,
-    /// Bytes that came from the reader, those of failed experts and guesses included.
-    pub bytes_read: u64,
-    /// Runs of bytes that were begun: one for an expert that lies in one piece on disk.
-    pub reads: u64,
-    /// Repetitions after errors.
-    pub retries: u64,
-    /// Time that [`ExpertCache::next`] waited.
-    pub wait: Duration,
-    /// Experts thrown out for others.
-    pub evictions: u64,
-    /// Reads of experts that ended in an error.
-    pub failed: u64,
-    /// Leases that were dropped instead of released.
-    pub lost_leases: u64,
-}
 
 /// The cache. Its reader threads end with it; what they have not begun is dropped.
 ///
@@ -109,6 +94,14 @@ pub struct ExpertCache {
     waiting: usize,
     /// Slots of leases that were dropped.
     lost: Vec<u32>,
+    /// For every slot where the payload begins in it.
+    payloads: Vec<u64>,
+    /// For every slot why its expert was read.
+    causes: Causes,
+    /// The clocks of the drives.
+    busy: Arc<[Busy]>,
+    /// Knows which drive a file lies on.
+    reader: Arc<dyn Reader>,
     statistics: CacheStatistics,
     /// Room for the experts of one call, kept from call to call.
     sorted: Vec<u32>,
@@ -117,10 +110,12 @@ pub struct ExpertCache {
 }
 
 impl ExpertCache {
-    /// Starts `readers` threads that read the experts of `catalog` through `reader` into the slots of `slab`.
+    /// Starts `readers` threads for each drive that read the experts of `catalog` through `reader` into the slots of `slab`;
+    /// with a ring one thread that has so many reads under way.
     ///
     /// # Errors
-    /// [`CacheError::SlotTooSmall`], [`CacheError::NoReaders`], [`CacheError::Thread`].
+    /// [`CacheError::SlotTooSmall`], [`CacheError::NoReaders`], [`CacheError::Thread`], [`CacheError::Memory`],
+    /// [`CacheError::Ring`].
     pub fn new(
         catalog: Arc<Catalog>,
         reader: Arc<dyn Reader>,
@@ -146,7 +141,9 @@ impl ExpertCache {
             return Err(CacheError::NoReaders);
         }
         let (events, arrivals) = mpsc::channel();
-        let queue = Arc::new(Queue::default());
+        let drives = reader.drives();
+        let queue = Arc::new(Queue::new(drives));
+        let busy: Arc<[Busy]> = (0..drives).map(|_| Busy::default()).collect();
         let mut cache = Self {
             slots: Slots::new(slab.slots(), ranking(CachePolicy::default(), &catalog)),
             catalog: Arc::clone(&catalog),
@@ -158,20 +155,36 @@ impl ExpertCache {
             in_flight: 0,
             waiting: 0,
             lost: Vec::new(),
-            statistics: CacheStatistics::default(),
+            payloads: vec![0; slab.slots() as usize],
+            causes: Causes::new(slab.slots()),
+            busy: Arc::clone(&busy),
+            reader: Arc::clone(&reader),
+            statistics: CacheStatistics { drives: drives as u32, ..CacheStatistics::default() },
             sorted: Vec::new(),
             jobs: Vec::new(),
         };
         // On an error the cache is dropped, which ends the threads that have been started.
-        cache.start(&Fetcher { catalog, reader, slab, queue, events, first_pause }, readers)?;
+        cache.start(&Fetcher { catalog, reader, slab, queue, events, busy, first_pause }, readers)?;
         Ok(cache)
     }
 
     fn start(&mut self, fetcher: &Fetcher, readers: u32) -> Result<(), CacheError> {
-        for number in 0..readers {
-            let fetcher = fetcher.clone();
+        let ring = self.reader.wants_ring();
+        if ring {
+            try_ring(&self.slab)?;
+        }
+        let threads = if ring { 1 } else { readers };
+        for number in 0..threads * self.statistics.drives {
+            let (fetcher, drive) = (fetcher.clone(), (number / threads) as usize);
+            // Taken from the system when it is first written, which most threads never do.
+            let aside =
+                HostBuffer::new(SLICE_BYTES).map_err(|source| CacheError::Memory { readers, source })?;
             let thread = std::thread::Builder::new().name(format!("expert reader {number}"));
-            let started = thread.spawn(move || fetcher.run());
+            let started = thread.spawn(move || match ring {
+                #[cfg(target_os = "linux")]
+                true => fetcher.run_ring(drive, readers, aside),
+                _ => fetcher.run(drive, aside),
+            });
             self.threads.push(started.map_err(|source| CacheError::Thread { readers, source })?);
         }
         Ok(())
@@ -218,15 +231,22 @@ impl ExpertCache {
     /// Counts since the cache was made. Landings are counted when the owner next calls the cache.
     #[must_use]
     pub fn statistics(&self) -> CacheStatistics {
-        CacheStatistics { evictions: self.slots.evictions(), ..self.statistics }
+        let busy = self.busy.iter().map(Busy::so_far).sum();
+        CacheStatistics { evictions: self.slots.evictions(), busy, ..self.statistics }
     }
 
-    /// The slot of an expert that is there. It stays there only while a lease is held, or for good when every expert has
-    /// been loaded ([`ExpertCache::preload`]).
+    /// The slot of an expert that is there, and where its payload begins in it ([`Lease::payload_offset`]). It stays
+    /// there only while a lease is held, or for good when every expert has been loaded ([`ExpertCache::preload`]).
     #[must_use]
-    pub fn slot_of(&self, id: ExpertId) -> Option<u32> {
+    pub fn place_of(&self, id: ExpertId) -> Option<(u32, u64)> {
         let slot = self.slots.find(self.catalog.index(id)?)?;
-        self.slots.is_ready(slot).then_some(slot)
+        self.slots.is_ready(slot).then(|| (slot, self.payloads[slot as usize]))
+    }
+
+    /// A read of an expert into a slot, by the drive on which it begins.
+    fn job(&self, slot: u32, expert: u32) -> Job {
+        let (file, _) = self.catalog.disk_order(expert);
+        Job::new(slot, expert, self.reader.drive(file))
     }
 
     /// Asks for experts, each once however often it is named. Those that are there are held from now on. Those that are
@@ -239,8 +259,7 @@ impl ExpertCache {
         let sorted = std::mem::take(&mut self.sorted);
         self.slots.request(&sorted);
         for &expert in &sorted {
-            let there = self.slots.has(expert);
-            *(if there { &mut self.statistics.hits } else { &mut self.statistics.misses }) += 1;
+            self.count_request(expert);
         }
         request.held.waiting.extend_from_slice(&sorted);
         self.sorted = sorted;
@@ -254,6 +273,22 @@ impl ExpertCache {
             "experts are requested"
         );
         request
+    }
+
+    fn count_request(&mut self, expert: u32) {
+        let slot = self.slots.find(expert);
+        let counts = &mut self.statistics;
+        match slot {
+            Some(slot) if self.slots.is_ready(slot) => {
+                counts.hits += 1;
+                counts.hits_guessed += u64::from(self.causes.is_guess(slot));
+            }
+            Some(_) => {
+                counts.misses += 1;
+                counts.misses_on_the_way += 1;
+            }
+            None => counts.misses += 1,
+        }
     }
 
     /// Returns every expert of the request that is here, and waits for one if there is none yet, at most for `deadline`
@@ -332,7 +367,8 @@ impl ExpertCache {
         for &expert in &sorted {
             if self.slots.find(expert).is_none() {
                 let Some(slot) = self.slots.take(expert) else { break };
-                self.jobs.push(Job { slot, expert });
+                self.causes.refill(slot, true, &mut self.statistics);
+                self.jobs.push(self.job(slot, expert));
             }
         }
         for slot in held {
@@ -349,63 +385,11 @@ impl ExpertCache {
         self.queue.guess(&self.jobs);
     }
 
-    /// Drops guesses that have not begun: what they were for has been asked for by now.
+    /// Drops guesses that no thread is at: what they were for has been asked for by now.
     pub fn forget_guesses(&mut self) {
         while let Some(guess) = self.queue.take_last_guess() {
-            self.in_flight -= 1;
-            self.slots.withdraw(guess.slot);
+            self.give_up(&guess);
         }
-    }
-
-    /// Reads every expert, so that [`ExpertCache::slot_of`] finds them all and nothing is read afterwards. `progress` is
-    /// told how many of how many are there. Counts as one request for each layer.
-    ///
-    /// # Errors
-    /// [`CacheError::TooFewSlots`]; [`CacheError::Expert`] for the first expert that could not be read;
-    /// [`CacheError::SlotsHeld`].
-    pub fn preload(&mut self, progress: &mut dyn FnMut(u32, u32)) -> Result<(), CacheError> {
-        let (experts, slots) = (self.catalog.experts(), self.slots.len());
-        if slots < experts {
-            return Err(CacheError::TooFewSlots { experts, slots });
-        }
-        let mut loaded = 0;
-        for layer in self.catalog.layers() {
-            let ids: Vec<_> =
-                (0..self.catalog.experts_per_layer()).map(|expert| ExpertId { layer, expert }).collect();
-            let mut request = self.request(&ids);
-            loop {
-                match self.next(&mut request, None) {
-                    Next::Arrived(arrivals) => {
-                        loaded += arrivals.len() as u32;
-                        self.release_all(arrivals)?;
-                        progress(loaded, experts);
-                    }
-                    Next::Finished => break,
-                    Next::NeedsSlots | Next::TimedOut => return self.all_are_ready(),
-                }
-            }
-        }
-        self.all_are_ready()
-    }
-
-    /// Where there are slots for all, one can be wanting, or one expert have been evicted for another, only because a slot
-    /// is held for a failed expert.
-    fn all_are_ready(&self) -> Result<(), CacheError> {
-        let (experts, slots) = (self.catalog.experts(), self.slots.len());
-        let ready = (0..experts).filter(|&expert| self.slots.has(expert)).count() as u32;
-        if ready < experts { Err(CacheError::SlotsHeld { experts, slots, ready }) } else { Ok(()) }
-    }
-
-    /// Releases leases that no submission used; the first error is returned after that.
-    fn release_all(&mut self, arrivals: Vec<Arrival>) -> Result<(), ExpertError> {
-        let mut first = Ok(());
-        for arrival in arrivals {
-            match arrival.result {
-                Ok(lease) => self.release(lease, 0),
-                Err(error) => first = first.and(Err(error)),
-            }
-        }
-        first
     }
 
     /// Puts the indices of `ids` into `self.sorted`, in ascending order and each once.
@@ -433,25 +417,22 @@ impl ExpertCache {
         self.waiting -= held.waiting.len();
         self.jobs.clear();
         // First what has a slot, so that no expert of this request is evicted for another one.
-        held.waiting.retain(|&expert| match self.slots.find(expert) {
-            Some(slot) => {
-                // A guess that has not begun is now wanted, and takes its place among the demanded.
-                if !self.slots.is_ready(slot) && self.queue.take_guess(slot) {
-                    self.jobs.push(Job { slot, expert });
-                    self.in_flight -= 1;
-                }
-                self.slots.pin(slot);
-                held.pending.push(Pending { expert, slot });
-                false
-            }
-            None => true,
-        });
+        let waiting = std::mem::take(&mut held.waiting);
+        for expert in waiting {
+            let Some(slot) = self.slots.find(expert) else {
+                held.waiting.push(expert);
+                continue;
+            };
+            self.ask(slot);
+            self.slots.pin(slot);
+            held.pending.push(Pending { expert, slot });
+        }
         let mut assigned = 0;
         for &expert in &held.waiting {
             let Some(slot) = self.take(expert) else { break };
             self.slots.pin(slot);
             held.pending.push(Pending { expert, slot });
-            self.jobs.push(Job { slot, expert });
+            self.jobs.push(self.job(slot, expert));
             assigned += 1;
         }
         held.waiting.drain(..assigned);
@@ -461,14 +442,40 @@ impl ExpertCache {
         self.queue.demand(&self.jobs);
     }
 
-    /// A slot for an expert that somebody waits for; in need that of a guess that has not begun.
-    fn take(&mut self, expert: u32) -> Option<u32> {
-        self.slots.take(expert).or_else(|| {
-            let guess = self.queue.take_last_guess()?;
+    /// Somebody asks for an expert that has a slot. A guess that waits takes its place among the demanded, one that is
+    /// being read goes on as if it had been demanded.
+    fn ask(&mut self, slot: u32) {
+        let ready = self.slots.is_ready(slot);
+        let mut begun = true;
+        if !ready && let Promotion::Waited(job) = self.queue.promote(slot) {
+            begun = job.has_begun();
+            self.jobs.push(job);
             self.in_flight -= 1;
-            self.slots.withdraw(guess.slot);
+        }
+        self.causes.ask(slot, begun, ready, &mut self.statistics);
+    }
+
+    /// A slot for an expert that somebody waits for; in need that of a guess that no thread is at.
+    fn take(&mut self, expert: u32) -> Option<u32> {
+        let slot = self.slots.take(expert).or_else(|| {
+            let guess = self.queue.take_last_guess()?;
+            self.give_up(&guess);
             self.slots.take(expert)
-        })
+        })?;
+        self.causes.refill(slot, false, &mut self.statistics);
+        Some(slot)
+    }
+
+    /// A job was taken back: its slot is free again.
+    fn give_up(&mut self, job: &Job) {
+        self.in_flight -= 1;
+        self.slots.withdraw(job.slot);
+        if job.has_begun() {
+            self.causes.count(job.slot, &job.count, &mut self.statistics);
+            self.causes.waste(job.slot, &mut self.statistics);
+        } else {
+            self.causes.withdraw(job.slot, &mut self.statistics);
+        }
     }
 
     /// Takes everything out of a request that has landed.
@@ -480,7 +487,10 @@ impl ExpertCache {
             let id = self.catalog.id(expert);
             let result = match self.slots.state(slot) {
                 State::Free | State::Reading => return true,
-                State::Ready => Ok(Lease::new(id, slot, self.events.clone())),
+                State::Ready => {
+                    let place = (slot, self.payloads[slot as usize]);
+                    Ok(Lease::new(id, place, self.events.clone()))
+                }
                 State::Failed(error) => Err(error.clone()),
             };
             if result.is_err() {
@@ -517,11 +527,13 @@ impl ExpertCache {
         match event {
             Event::Landed(Landing { slot, result, count }) => {
                 self.in_flight -= 1;
-                self.statistics.bytes_read += count.bytes;
-                self.statistics.reads += count.reads;
-                self.statistics.retries += count.retries;
-                self.statistics.failed += u64::from(result.is_err());
-                self.slots.land(slot, result);
+                self.causes.count(slot, &count, &mut self.statistics);
+                if result.is_err() {
+                    self.statistics.failed += 1;
+                    self.causes.waste(slot, &mut self.statistics);
+                }
+                let landed = result.map(|payload| self.payloads[slot as usize] = payload);
+                self.slots.land(slot, landed);
             }
             Event::Dropped(held) => self.let_go(&held),
             Event::Lost(slot) => {
@@ -536,9 +548,10 @@ impl ExpertCache {
         self.waiting -= held.waiting.len();
         for &Pending { slot, .. } in &held.pending {
             self.slots.unpin(slot, 0);
-            if self.slots.is_unwanted_read(slot) && self.queue.take(slot) {
-                self.in_flight -= 1;
-                self.slots.withdraw(slot);
+            if self.slots.is_unwanted_read(slot)
+                && let Some(job) = self.queue.take(slot)
+            {
+                self.give_up(&job);
             }
         }
     }
@@ -546,6 +559,17 @@ impl ExpertCache {
 
 fn ranking(policy: CachePolicy, catalog: &Catalog) -> Ranking {
     Ranking::new(policy, catalog.layers().len() as u32, u32::from(catalog.experts_per_layer()))
+}
+
+/// Whether the kernel gives a ring: it may be too old, or forbid it.
+#[cfg(target_os = "linux")]
+fn try_ring(slab: &Slab) -> Result<(), CacheError> {
+    crate::ring::Ring::<()>::new(slab, 1).map(|_| ()).map_err(|source| CacheError::Ring { source })
+}
+
+#[cfg(not(target_os = "linux"))]
+fn try_ring(_slab: &Slab) -> Result<(), CacheError> {
+    Err(CacheError::Ring { source: std::io::ErrorKind::Unsupported.into() })
 }
 
 impl Drop for ExpertCache {

@@ -1,6 +1,7 @@
 //! Where each expert's bytes lie on disk and where they go in a slot. It knows names and numbers of bytes, not what they
 //! stand for, and opens no file.
 
+use crate::disk_reader::DIRECT_ALIGNMENT;
 use std::collections::HashSet;
 use std::fmt;
 use std::ops::Range;
@@ -110,6 +111,13 @@ impl ExpertLayout {
     #[must_use]
     pub fn payload_bytes(&self) -> u64 {
         self.payload_bytes
+    }
+
+    /// Bytes that a slot wants: the payload and the blocks of its file that it begins and ends in, which a direct read
+    /// brings along. In a smaller slot experts are read in parts and copied.
+    #[must_use]
+    pub fn slot_bytes(&self) -> u64 {
+        self.payload_bytes + 2 * (DIRECT_ALIGNMENT - 1)
     }
 }
 

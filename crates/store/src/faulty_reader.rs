@@ -199,6 +199,18 @@ impl Reader for FaultyReader {
     fn file_name(&self, file: u32) -> String {
         self.inner.file_name(file)
     }
+
+    fn alignment(&self, file: u32) -> u64 {
+        self.inner.alignment(file)
+    }
+
+    fn drive(&self, file: u32) -> usize {
+        self.inner.drive(file)
+    }
+
+    fn drives(&self) -> usize {
+        self.inner.drives()
+    }
 }
 
 /// The files of a checkpoint, but their bytes come through a reader: puts faults below whatever reads files.

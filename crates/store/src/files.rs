@@ -181,13 +181,13 @@ impl Files for DiskFiles {
 }
 
 #[cfg(unix)]
-fn positioned_read(file: &File, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+pub(crate) fn positioned_read(file: &File, offset: u64, into: &mut [u8]) -> io::Result<usize> {
     std::os::unix::fs::FileExt::read_at(file, into, offset)
 }
 
 /// Moves the handle's cursor as well, which nobody here looks at: each read names its own offset.
 #[cfg(windows)]
-fn positioned_read(file: &File, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+pub(crate) fn positioned_read(file: &File, offset: u64, into: &mut [u8]) -> io::Result<usize> {
     match std::os::windows::fs::FileExt::seek_read(file, into, offset) {
         Err(error) if error.raw_os_error() == Some(38) => Ok(0), // ERROR_HANDLE_EOF
         other => other,

@@ -22,6 +22,7 @@ pub mod cache;
 pub mod catalog;
 pub mod checkpoint;
 pub mod content;
+pub mod disk_reader;
 pub mod error;
 #[cfg(any(test, feature = "testing"))]
 pub mod faulty_reader;
@@ -30,6 +31,8 @@ mod index;
 mod lookup;
 mod read;
 pub mod reader;
+#[cfg(target_os = "linux")]
+mod ring;
 pub mod routing;
 pub mod safetensors;
 #[cfg(feature = "testing")]
@@ -38,6 +41,7 @@ pub mod testing;
 pub use cache::ExpertCache;
 pub use catalog::{Catalog, CatalogBuilder, ExpertId, ExpertLayout, PieceSpec};
 pub use checkpoint::Checkpoint;
+pub use disk_reader::{Access, DiskReader};
 pub use error::StoreError;
 pub use files::{FileId, Files};
 pub use reader::Reader;

@@ -2,6 +2,7 @@
 //! It knows numbered files and bytes; not what they hold, nor where they go.
 
 use crate::files::{FileId, Files};
+use std::fs::File;
 use std::io;
 use std::ops::AddAssign;
 use std::sync::Arc;
@@ -19,6 +20,33 @@ pub trait Reader: Send + Sync {
 
     /// The name of file `file` for messages.
     fn file_name(&self, file: u32) -> String;
+
+    /// Reads of this file that begin and end at multiples of this many bytes, in the file and in memory, come straight
+    /// from the drive. Others are as right, and slower. 1 where it makes no difference.
+    fn alignment(&self, _file: u32) -> u64 {
+        1
+    }
+
+    /// The file for who reads it in another way than [`Reader::read_at`], by the same rules as direct reads; `None` if it
+    /// should not be.
+    fn direct_file(&self, _file: u32) -> Option<&File> {
+        None
+    }
+
+    /// Whether all reads of a drive should go through a ring of the kernel (`io_uring`) where it can be.
+    fn wants_ring(&self) -> bool {
+        false
+    }
+
+    /// The number of the drive that file `file` lies on, below [`Reader::drives`].
+    fn drive(&self, _file: u32) -> usize {
+        0
+    }
+
+    /// Drives, at least one. Each is read by threads of its own, so that a slow one holds up no other.
+    fn drives(&self) -> usize {
+        1
+    }
 }
 
 /// The files of a checkpoint; file numbers are those of [`FileId`].
@@ -146,16 +174,28 @@ pub(crate) struct SpanReader<'r> {
 impl SpanReader<'_> {
     /// Fills `into` from byte `offset` of file `file`, through interruptions, short reads and passing errors.
     pub(crate) fn read(&mut self, file: u32, offset: u64, into: &mut [u8]) -> Result<(), ReadError> {
+        let wanted = into.len();
+        self.read_at_least(file, offset, into, wanted)
+    }
+
+    /// The same if only the first `wanted` bytes matter: those behind may lie past the end of the file.
+    pub(crate) fn read_at_least(
+        &mut self,
+        file: u32,
+        offset: u64,
+        into: &mut [u8],
+        wanted: usize,
+    ) -> Result<(), ReadError> {
         self.count.reads += 1;
         let mut done = 0;
         let mut retries = 0;
-        while done < into.len() {
+        while done < wanted {
             if self.closed.load(Ordering::Relaxed) {
                 return Err(ReadError::Abandoned { file: self.reader.file_name(file) });
             }
             match self.read_once(file, offset + done as u64, &mut into[done..]) {
                 Ok(0) => {
-                    let (bytes, end) = (into.len() as u64, offset + done as u64);
+                    let (bytes, end) = (wanted as u64, offset + done as u64);
                     return Err(ReadError::Truncated {
                         file: self.reader.file_name(file),
                         offset,
@@ -173,7 +213,7 @@ impl SpanReader<'_> {
                     return Err(ReadError::Failed {
                         file: self.reader.file_name(file),
                         offset: offset + done as u64,
-                        bytes: (into.len() - done) as u64,
+                        bytes: (wanted - done) as u64,
                         attempts: retries + 1,
                         source,
                     });

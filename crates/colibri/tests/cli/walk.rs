@@ -71,6 +71,7 @@ fn rows(place: &Path) -> Vec<Row> {
         row_of(&["bench"], "context", json!(300), Seen::In("context")),
         row_of(&["bench"], "expert-cache", json!("40x"), Seen::In("expert_cache")),
         row_of(&["bench"], "dense", json!("int4"), Seen::In("dense")),
+        row("io", json!("buffered"), Seen::In("io")),
         row("readers", json!(2), Seen::In("readers")),
         row("overlap", json!("off"), Seen::In("overlap")),
         row("look-ahead", json!("off"), Seen::In("look_ahead")),

@@ -117,6 +117,20 @@ pub enum CacheError {
         /// Layers with experts.
         layers: u32,
     },
+    /// The system gives no memory for reads that cannot go straight into a slot.
+    #[error("the reader threads get no memory; set fewer than {readers}")]
+    Memory {
+        /// Threads asked for.
+        readers: u32,
+        /// The reason.
+        source: memory::MemoryError,
+    },
+    /// Reads through `io_uring` are not to be had.
+    #[error("this system gives no io_uring for reads of experts; take --io direct")]
+    Ring {
+        /// The system's reason.
+        source: std::io::Error,
+    },
     /// Not all experts fit.
     #[error("all {experts} experts are to be loaded, but the cache has {slots} slots; give it more memory")]
     TooFewSlots {

@@ -102,13 +102,14 @@ pub struct Arrival {
 pub struct Lease {
     id: ExpertId,
     slot: u32,
+    payload_offset: u64,
     released: bool,
     events: Sender<Event>,
 }
 
 impl Lease {
-    pub(super) fn new(id: ExpertId, slot: u32, events: Sender<Event>) -> Self {
-        Self { id, slot, released: false, events }
+    pub(super) fn new(id: ExpertId, (slot, payload_offset): (u32, u64), events: Sender<Event>) -> Self {
+        Self { id, slot, payload_offset, released: false, events }
     }
 
     /// The expert.
@@ -123,10 +124,11 @@ impl Lease {
         self.slot
     }
 
-    /// Where its first piece starts, in bytes from the start of the slot; a multiple of 16.
+    /// Where its first piece starts, in bytes from the start of the slot. It may be any number: a direct read brings the
+    /// expert as it lies in the blocks of its file. Safetensors files begin their tensors at multiples of 8.
     #[must_use]
     pub fn payload_offset(&self) -> u64 {
-        0 // direct reads, which keep a file's alignment, will shift it
+        self.payload_offset
     }
 
     /// Ends the lease in the ordinary way and returns its slot.

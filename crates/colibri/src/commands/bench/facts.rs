@@ -54,6 +54,7 @@ pub(crate) fn settings(args: &BenchArgs, model: &Model, threads: usize) -> Map<S
         "activations": engine.activations.name(),
         "chunk": engine.chunk,
         "threads": threads,
+        "io": engine.io.name(),
         "readers": engine.readers,
         "overlap": engine.overlap.0,
         "look_ahead": engine.look_ahead.to_string(),

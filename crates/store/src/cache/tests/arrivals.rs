@@ -174,7 +174,7 @@ fn preloading_makes_everything_resident() {
     assert_eq!(told.last(), Some(&(12, 12)));
     assert!(told.is_sorted());
     for id in all() {
-        let slot = cache.slot_of(id).unwrap();
+        let (slot, _) = cache.place_of(id).unwrap();
         assert_eq!(cache.slab().read(slot)[..PAYLOAD_BYTES as usize], expected(id));
     }
     cache.touch(&all().collect::<Vec<_>>());

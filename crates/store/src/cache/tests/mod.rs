@@ -147,6 +147,6 @@ impl ExpertCache {
     }
 
     fn cached(&self) -> Vec<ExpertId> {
-        all().filter(|id| self.slot_of(*id).is_some()).collect()
+        all().filter(|id| self.place_of(*id).is_some()).collect()
     }
 }

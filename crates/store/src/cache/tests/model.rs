@@ -60,6 +60,8 @@ struct Model {
     failing: BTreeSet<ExpertId>,
     /// Experts whose next read fails once.
     failing_once: BTreeSet<ExpertId>,
+    /// Guesses that are there and that nobody has asked for.
+    unused: BTreeSet<ExpertId>,
     statistics: CacheStatistics,
 }
 
@@ -106,8 +108,12 @@ impl Model {
         let Some(place) = self.idle.iter().position(|(_, fence)| *fence <= self.completed) else {
             return false;
         };
-        self.idle.remove(place);
+        let (evicted, _) = self.idle.remove(place);
         self.statistics.evictions += 1;
+        if self.unused.remove(&evicted) {
+            self.statistics.guesses_wasted += 1;
+            self.statistics.bytes_guessed_wasted += PAYLOAD_BYTES;
+        }
         true
     }
 
@@ -138,6 +144,11 @@ impl Model {
         self.statistics.misses += misses.len() as u64;
         for id in &hits {
             self.pin(*id, 0);
+            if self.unused.remove(id) {
+                self.statistics.hits_guessed += 1;
+                self.statistics.guesses_used += 1;
+                self.statistics.bytes_guessed_used += PAYLOAD_BYTES;
+            }
         }
         self.waiting = misses;
         hits.into_iter().map(|id| (id, true)).chain(self.assign()).collect()
@@ -153,6 +164,7 @@ impl Model {
             let whole = self.read(*id);
             if whole {
                 self.pin(*id, 0);
+                self.statistics.bytes_demanded += PAYLOAD_BYTES;
             }
             arrived.push((*id, whole));
         }
@@ -193,8 +205,12 @@ impl Model {
         let mut read = guesses[..slots].to_vec();
         read.sort_by_key(|id| (file(*id), start(*id)));
         for id in read {
+            self.statistics.guesses += 1;
             if self.read(id) {
                 self.idle.push((id, 0));
+                self.unused.insert(id);
+            } else {
+                self.statistics.guesses_wasted += 1;
             }
         }
         self.order();
@@ -307,14 +323,19 @@ impl Pair<'_> {
     }
 
     fn check(&self) {
-        let statistics = CacheStatistics { wait: Duration::ZERO, ..self.cache.statistics() };
+        let statistics = CacheStatistics {
+            wait: Duration::ZERO,
+            busy: Duration::ZERO,
+            drives: 0,
+            ..self.cache.statistics()
+        };
         assert_eq!(statistics, self.model.statistics);
         assert_eq!(self.reader.bytes(), statistics.bytes_read);
         let idle: Vec<_> =
             self.cache.slots.idle_experts().iter().map(|e| self.cache.catalog.id(*e)).collect();
         assert_eq!(idle, self.model.idle.iter().map(|(id, _)| *id).collect::<Vec<_>>());
         assert_eq!(self.cache.cached(), all().filter(|id| self.model.has(*id)).collect::<Vec<_>>());
-        let slots: BTreeSet<_> = all().filter_map(|id| self.cache.slot_of(id)).collect();
+        let slots: BTreeSet<_> = all().filter_map(|id| self.cache.place_of(id)).collect();
         assert_eq!(slots.len(), self.cache.cached().len(), "two experts in one slot");
         for held in &self.uses {
             assert_eq!(held.bytes[..PAYLOAD_BYTES as usize], expected(held.id), "{}", held.id);
