@@ -2,6 +2,7 @@
 //! where they are used.
 mod bench;
 mod chat;
+mod convert;
 mod doctor;
 mod messages;
 mod sampling;
@@ -13,6 +14,7 @@ use crate::values;
 pub(crate) use bench::{BENCH_NOTES, BenchArgs, What};
 pub(crate) use chat::{ChatArgs, SpeechArgs};
 use clap::{Args, Parser, Subcommand};
+pub(crate) use convert::ConvertArgs;
 pub(crate) use doctor::DoctorArgs;
 use memory::CacheSize;
 pub(crate) use messages::MessageArgs;
@@ -98,6 +100,10 @@ pub(crate) enum Command {
     /// measurements
     #[command(after_help = EXIT_CODES, after_long_help = BENCH_NOTES_AND_EXIT_CODES.as_str())]
     Bench(BenchArgs),
+    /// Write a model anew so that it is read best: experts in order, each in one piece, dense weights packed, everything with
+    /// a checksum; the same tokens come out of it
+    #[command(after_help = EXIT_CODES)]
+    Convert(ConvertArgs),
     /// Print what a shell needs to complete commands and flags
     #[command(after_help = EXIT_CODES)]
     Completions(CompletionsArgs),
@@ -123,6 +129,7 @@ impl Command {
             Command::Tokenize(args) => args.output.json,
             Command::Doctor(args) => args.output.json,
             Command::Bench(args) => args.output.json,
+            Command::Convert(args) => args.output.json,
             Command::Completions(_) | Command::Man(_) => false,
             Command::Config(args) => args.json(),
         }
@@ -141,6 +148,7 @@ impl Command {
             Command::Tokenize(args) => &args.model.model,
             Command::Doctor(args) => &args.model.model,
             Command::Bench(args) => &args.model.model,
+            Command::Convert(args) => &args.places,
             Command::Config(_) | Command::Completions(_) | Command::Man(_) => &[],
         }
     }
@@ -158,6 +166,7 @@ impl Command {
             | Command::Render(_)
             | Command::Tokenize(_)
             | Command::Doctor(_)
+            | Command::Convert(_)
             | Command::Config(_)
             | Command::Completions(_)
             | Command::Man(_) => None,

@@ -3,6 +3,7 @@ pub(crate) mod bench;
 pub(crate) mod chat;
 pub(crate) mod completions;
 pub(crate) mod config;
+pub(crate) mod convert;
 pub(crate) mod doctor;
 pub(crate) mod golden;
 pub(crate) mod inspect;

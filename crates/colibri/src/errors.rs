@@ -2,6 +2,7 @@
 use crate::report;
 use crate::settings::Origins;
 use crate::terminal::{ERROR, Stream};
+use convert::ConvertError;
 use engine::{EngineError, PlanError, SamplingError};
 use memory::MemoryError;
 use models::{LoadError, PartError, StateError, StepError};
@@ -72,6 +73,9 @@ pub(crate) enum Failure {
     /// The work.
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// A conversion.
+    #[error(transparent)]
+    Convert(#[from] ConvertError),
     /// The tokenizer.
     #[error(transparent)]
     Text(#[from] TextError),
@@ -128,6 +132,14 @@ impl Failure {
                 PlanError::DoesNotFit(_) => "memory",
             },
             Failure::Engine(error) => kind_of_engine(error),
+            Failure::Convert(error) => match error {
+                ConvertError::Store(error) => kind_of_store(error),
+                ConvertError::Load(error) => kind_of_load(error),
+                ConvertError::Place { .. } | ConvertError::Settings(_) => "usage",
+                ConvertError::Cancelled => "cancelled",
+                ConvertError::Full { .. } | ConvertError::Write { .. } => "io",
+                _ => "checkpoint",
+            },
             Failure::Text(_) => "tokenizer",
             Failure::Memory(error) => kind_of_memory(error),
             Failure::Device(error) => kind_of_device(error),
@@ -227,6 +239,7 @@ fn kind_of_load(error: &LoadError) -> &'static str {
         LoadError::Config(_) => "config",
         LoadError::Store(error) => kind_of_store(error),
         LoadError::Device(error) => kind_of_device(error),
+        LoadError::PackedOtherwise { .. } => "usage",
         // A weight that cannot be, or experts that are not all there.
         _ => "checkpoint",
     }

@@ -1,9 +1,10 @@
 //! What a checkpoint holds, counted by class of tensor. Reads no tensor and knows no tensor's name.
+use models::Dense;
 use models::kimi_k3::KimiK3Config;
 use models::kimi_k3::names::{EXPERT_TENSORS, Stored, role};
 use serde::Serialize;
 use std::collections::BTreeMap;
-use store::{Checkpoint, Entry, ExpertId};
+use store::{Checkpoint, Entry, ExpertId, Packed};
 
 /// Tensors of one class.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -57,8 +58,9 @@ impl Inventory {
             let role = role(config, name);
             let class = classes.entry(role.class).or_default();
             let elements: u64 = entry.shape.iter().product();
+            let packed = checkpoint.packed(name);
             let (parameters, packing) = match role.stored {
-                Stored::Plain => (elements, entry.dtype.name()),
+                Stored::Plain => packed.map_or((elements, entry.dtype.name()), parameters_of_packed),
                 Stored::Codes => (elements * 2, "MXFP4"),
                 Stored::Scales => (0, "MXFP4"),
             };
@@ -75,6 +77,12 @@ impl Inventory {
         }
         Inventory { classes, experts: experts.finish(config) }
     }
+}
+
+/// Of a matrix that a container holds packed: its numbers, not its bytes.
+fn parameters_of_packed(packed: &Packed) -> (u64, &'static str) {
+    let name = Dense::named(&packed.packing).map_or("packed", Dense::name);
+    (u64::from(packed.rows) * u64::from(packed.cols), name)
 }
 
 /// Experts, as their tensors come.

@@ -16,6 +16,7 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use store::container::PARTIAL;
 use store::files::in_first_directory;
 use store::{Checkpoint, DiskReader, StoreError};
 use text::{Segment, Tiktoken, Tokenizer};
@@ -61,7 +62,12 @@ fn located(error: LoadError, places: &[String]) -> Failure {
 
 /// An error of opening with what the user may have meant.
 fn explained(error: StoreError, directories: &[PathBuf]) -> Failure {
+    let unfinished = || directories.first().is_some_and(|first| first.join(PARTIAL).is_dir());
     let advice = match &error {
+        StoreError::FileAbsent { .. } | StoreError::NoWeights { .. } if unfinished() => Some(
+            "an unfinished conversion is there: run the same `colibri convert` again, and it goes on"
+                .to_owned(),
+        ),
         StoreError::DirectoryAbsent { directory } if directory.contains(',') => {
             Some("give --model once for each directory, without commas".to_owned())
         }

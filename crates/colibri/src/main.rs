@@ -68,6 +68,7 @@ fn execute(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Command::Tokenize(args) => commands::tokenize::run(args),
         Command::Doctor(args) => commands::doctor::run(args, arguments),
         Command::Bench(args) => commands::bench::run(args),
+        Command::Convert(args) => commands::convert::run(args),
         Command::Completions(args) => commands::completions::run(args),
         Command::Man(args) => commands::man::run(args),
         Command::Config(args) => commands::config::run(args, arguments),

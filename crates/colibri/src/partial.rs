@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::slice;
 use std::sync::Arc;
 use store::checkpoint::{INDEX, SINGLE};
+use store::container;
 use store::files::{DiskFiles, ListedFile, in_first_directory};
 use store::{Checkpoint, FileId, Files, StoreError};
 
@@ -43,7 +44,7 @@ impl Partial {
 /// # Errors
 /// What is not the fault of a shard: no directory, no config, no index.
 pub(crate) fn open(directories: &[PathBuf]) -> Result<Partial, Failure> {
-    let mut shown = Shown::new(DiskFiles::open(directories)?);
+    let mut shown = Shown::new(DiskFiles::open(&container::directories(directories)?)?);
     let mut index = None;
     let (mut absent, mut damaged, mut faults) = (Shards::new(), Shards::new(), Vec::new());
     loop {

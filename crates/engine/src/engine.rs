@@ -264,22 +264,10 @@ fn load_experts(
     Ok(Experts::streamed(device, buffer, cache, overlap)?)
 }
 
-/// Bytes at the start of each dense tensor that go into the identity.
-const SAMPLE_BYTES: u64 = 4096;
-
-/// Names model, packing and numerics: snapshots of one identity can be exchanged. Of the weights it takes a sample, which
-/// tells a model from another of the same sizes (a fine-tuned one), but not every damage.
+/// Names model, packing and numerics: snapshots of one identity can be exchanged.
 fn identity(checkpoint: &Checkpoint, family: &Family, plan: &Plan) -> Result<[u8; 32], LoadError> {
     let mut hasher = blake3::Hasher::new();
-    hasher.update(checkpoint.config_bytes());
-    for (name, entry) in checkpoint.under("") {
-        // One expert stands for all of its layer: a checkpoint has hundreds of thousands of their tensors.
-        if family.expert_of(name).is_none_or(|id| id.expert == 0) {
-            let mut sample = vec![0; entry.bytes.min(SAMPLE_BYTES) as usize];
-            checkpoint.read_range(entry, 0, &mut sample)?;
-            hasher.update(name.as_bytes()).update(&sample);
-        }
-    }
+    hasher.update(family.identity(checkpoint)?.as_bytes());
     let options = &plan.options;
     let settings = format!(
         "numerics {NUMERICS_VERSION}, dense {}, activations {}, layers {:?}, top-p {}",

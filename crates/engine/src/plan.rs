@@ -231,13 +231,14 @@ pub fn plan(
     limits: Limits,
 ) -> Result<Plan, PlanError> {
     check_settings(family, request)?;
+    let choices = family.dense_choices(checkpoint, request.dense)?;
     let least = CHUNKS[CHUNKS.len() - 1].min(default_context(family, request));
     let asked = request;
     let request = &Request { chunk: Some(asked.chunk.unwrap_or(least)), ..asked.clone() };
     let catalog = family.catalog(checkpoint, request.options.layers)?;
-    let candidates: Vec<Dense> = request.dense.map_or(Dense::ALL.to_vec(), |d| vec![d]);
+    let candidates: Vec<Dense> = request.dense.map_or(choices.clone(), |d| vec![d]);
     let mut sizes = Vec::new();
-    for dense in Dense::ALL {
+    for &dense in &choices {
         let options = LoadOptions { dense, ..request.options.clone() };
         sizes.push((dense, Sizes::of(checkpoint, family, &options, request, catalog.as_ref())?));
     }
@@ -254,7 +255,7 @@ pub fn plan(
                     more_rows((checkpoint, family, catalog.as_ref()), request, limits, sizes, &plan)?;
                 plan = better.unwrap_or(plan);
             }
-            plan.notes.splice(0..0, choices_made(family, request, &plan));
+            plan.notes.splice(0..0, choices_made(family, request, &plan, &choices));
             tell(&plan, limits);
             return Ok(plan);
         }
@@ -272,7 +273,7 @@ fn more_rows(
     sizes: &Sizes,
     plan: &Plan,
 ) -> Result<Option<Plan>, PlanError> {
-    let (model, _) = family.load(checkpoint, None, &request.options, &mut |_| {})?;
+    let (model, _) = family.load(checkpoint, None, &plan.options, &mut |_| {})?;
     let slots = |plan: &Plan| plan.slab.map_or(0, |slab| slab.slots());
     for rows in CHUNKS.map(|rows| rows.min(plan.context)).into_iter().filter(|rows| *rows > plan.chunk) {
         let usage = rehearse(&*model, family, (rows, true), Ops::rehearsal())?;
@@ -528,11 +529,12 @@ fn slots(
 }
 
 /// What the plan chose where nothing was asked for; a choice that memory forced says so.
-fn choices_made(family: &Family, request: &Request, plan: &Plan) -> Vec<String> {
+fn choices_made(family: &Family, request: &Request, plan: &Plan, choices: &[Dense]) -> Vec<String> {
     let mut notes = Vec::new();
     if request.dense.is_none() {
         let dense = plan.options.dense;
         notes.push(match dense {
+            _ if choices.len() == 1 => format!("dense weights: {}, as this container has them", dense.name()),
             Dense::Bf16 => "dense weights: bf16, as stored".into(),
             _ => format!(
                 "dense weights: packed to {}, since memory is short: results differ from those of more memory; \
@@ -560,7 +562,8 @@ fn smallest_plan(
     limits: Limits,
     catalog: Option<&Catalog>,
 ) -> Result<Option<String>, PlanError> {
-    let dense = request.dense.unwrap_or(Dense::Int4);
+    let choices = family.dense_choices(checkpoint, request.dense)?;
+    let dense = request.dense.unwrap_or(choices[choices.len() - 1]);
     let context = request.context.unwrap_or(family.config.context.min(CONTEXT_LEAST));
     let options = LoadOptions { dense, ..request.options.clone() };
     let cache = catalog.map(|_| CacheSize::Slots(1));
@@ -568,7 +571,7 @@ fn smallest_plan(
     let sizes = Sizes::of(checkpoint, family, &options, &small, catalog)?;
     let bytes = sizes.smallest(&small, context, (Cache::OneSlot, limits.total));
     let flags: Vec<String> = [
-        request.dense.is_none().then(|| "--dense int4".to_owned()),
+        request.dense.is_none().then(|| format!("--dense {}", dense.name())),
         request.context.is_none().then(|| format!("--context {context}")),
         Some("--chunk 1".to_owned()),
         cache.map(|_| "--expert-cache 1x".to_owned()),

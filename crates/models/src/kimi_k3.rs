@@ -378,6 +378,16 @@ pub fn expert_catalog(
     Ok(Some(builder.finish()?))
 }
 
+/// The names of all routed experts' tensors, expert by expert in the order of a slot.
+///
+/// # Errors
+/// Sizes that no expert can have.
+pub fn all_expert_tensors(prefix: &str, config: &KimiK3Config) -> Result<Vec<(ExpertId, String)>, LoadError> {
+    let layout = expert_layout(config)?;
+    let tensors = expert_tensors(layout.pieces(), prefix, config, config.layers());
+    Ok(tensors.map(|(id, _, name)| (id, name)).collect())
+}
+
 /// Every routed expert's pieces with the names of their tensors.
 fn expert_tensors<'a>(
     pieces: &'a [PieceSpec],

@@ -38,7 +38,7 @@ pub use clock::{Clock, Section};
 pub use config::ConfigError;
 pub use delta_attention::DeltaConfig;
 pub use latent_attention::LatentConfig;
-pub use loader::{Dense, Embedding, Loader, Tally};
+pub use loader::{Dense, DenseMatrix, Embedding, Loader, Tally};
 pub use look_ahead::{GuessSource, LookAhead, LookAheadStatistics};
 pub use moe::Experts;
 pub use state::{Capacity, Health, State, StateError, StateLayout, StatePool};
@@ -140,6 +140,17 @@ pub enum LoadError {
         /// What it is.
         value: f32,
     },
+    /// Dense weights that are packed in another way than was asked for.
+    #[error(
+        "this container holds its dense weights packed to {found}, and --dense {asked} was asked for: leave --dense away, or \
+         make another container from the model it was made from, with `colibri convert SRC DST --dense {asked}`"
+    )]
+    PackedOtherwise {
+        /// The packing that is there.
+        found: String,
+        /// The one that was asked for.
+        asked: &'static str,
+    },
     /// A weight that cannot be packed.
     #[error("{tensor}: {reason}")]
     Weight {
@@ -167,6 +178,9 @@ pub enum StepError {
         most: u32,
     },
 }
+
+/// Bytes at the start of each dense tensor that go into the identity.
+const SAMPLE_BYTES: u64 = 4096;
 
 /// A checkpoint of a family that runs here, looked at but not loaded.
 pub struct Family {
@@ -203,6 +217,65 @@ impl Family {
         kimi_k3::names::role(&self.config, name).expert
     }
 
+    /// The layer that a tensor of this name belongs to; None for what lies outside of all layers.
+    #[must_use]
+    pub fn layer_of(&self, name: &str) -> Option<u32> {
+        kimi_k3::names::layer(name)
+    }
+
+    /// The tensors of all routed experts, layer by layer and expert by expert; those of one in the order in which a
+    /// slot holds them.
+    ///
+    /// # Errors
+    /// Sizes that no expert can have.
+    pub fn expert_tensors(&self) -> Result<Vec<(ExpertId, String)>, LoadError> {
+        kimi_k3::all_expert_tensors(self.prefix, &self.config)
+    }
+
+    /// How dense weights of this checkpoint can be stored, from the most exact on: a container in which they are packed
+    /// leaves no choice.
+    ///
+    /// # Errors
+    /// [`LoadError::PackedOtherwise`] if the one that was `asked` for is not among them.
+    pub fn dense_choices(
+        &self,
+        checkpoint: &Checkpoint,
+        asked: Option<Dense>,
+    ) -> Result<Vec<Dense>, LoadError> {
+        let Some(container) = checkpoint.container() else { return Ok(Dense::ALL.to_vec()) };
+        let choices = match Dense::named(&container.dense) {
+            Some(Dense::Bf16) => Dense::ALL.to_vec(),
+            held => held.into_iter().collect(),
+        };
+        if choices.is_empty() || asked.is_some_and(|asked| !choices.contains(&asked)) {
+            let (found, asked) = (container.dense.clone(), asked.map_or("auto", Dense::name));
+            return Err(LoadError::PackedOtherwise { found, asked });
+        }
+        Ok(choices)
+    }
+
+    /// Names the model by its config and the first bytes of its dense tensors: that tells it from another one of the same sizes
+    /// (a fine-tuned one), but not every damage. A container has the identity of what it was made from.
+    ///
+    /// # Errors
+    /// What cannot be read.
+    pub fn identity(&self, checkpoint: &Checkpoint) -> Result<String, LoadError> {
+        if let Some(container) = checkpoint.container() {
+            return Ok(container.source.clone());
+        }
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(checkpoint.config_bytes());
+        for (name, entry) in checkpoint.under("") {
+            // One expert stands for all of its layer: a checkpoint has hundreds of thousands of their tensors.
+            if self.expert_of(name).is_none_or(|id| id.expert == 0) {
+                let mut sample = vec![0; entry.bytes.min(SAMPLE_BYTES) as usize];
+                checkpoint.read_range(entry, 0, &mut sample)?;
+                hasher.update(name.as_bytes()).update(&sample);
+            }
+        }
+        Ok(hasher.finalize().to_hex().to_string())
+    }
+
     /// Loads the model onto a device, or only looks and counts without one.
     ///
     /// # Errors
@@ -214,6 +287,7 @@ impl Family {
         options: &LoadOptions,
         done: &mut dyn FnMut(u64),
     ) -> Result<(Box<dyn Model>, Tally), LoadError> {
+        self.dense_choices(checkpoint, Some(options.dense))?;
         let load = |loader: &mut Loader<'_>| KimiK3::load(loader, &self.config, options);
         let (model, tally) = Loader::run(checkpoint, device, options.dense, self.prefix, done, load)?;
         Ok((Box::new(model), tally))

@@ -4,12 +4,14 @@
 //! the bytes are counted, which is the plan), then with one that reads. What was looked at is read ahead while the
 //! processors pack what came before. It knows no family and no formula.
 mod ahead;
+mod packed;
 
 use crate::LoadError;
 use ahead::{Ahead, READERS, Span};
 use half::bf16;
 use ops::packing::{self, PackError};
 use ops::{Buffer, Device, Matrix, Packing, Tensor};
+pub use packed::{DenseMatrix, pack};
 use rayon::prelude::*;
 use std::collections::BTreeMap;
 use store::reader::{ReadError, read_exact};
@@ -40,7 +42,15 @@ impl Dense {
         }
     }
 
-    fn packing(self) -> Option<Packing> {
+    /// The one of this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Dense::ALL.into_iter().find(|dense| dense.name() == name)
+    }
+
+    /// What matrices are packed to, if they are.
+    #[must_use]
+    pub fn packing(self) -> Option<Packing> {
         match self {
             Dense::Bf16 => None,
             Dense::Int8 => Some(Packing::Int8),
@@ -56,6 +66,8 @@ pub struct Tally {
     pub rows: BTreeMap<(&'static str, &'static str), (u64, u64)>,
     /// The most bytes that buffers of the loader take at a time.
     pub buffers: u64,
+    /// Matrices that are packed while they are loaded.
+    pub packed: Vec<DenseMatrix>,
     /// What was not done as asked, in words.
     pub notes: Vec<String>,
 }
@@ -191,6 +203,9 @@ impl<'a> Loader<'a> {
         rows: u32,
         cols: u32,
     ) -> Result<Matrix, LoadError> {
+        if let Some(matrix) = self.already_packed(kind, name, (rows, cols))? {
+            return Ok(matrix);
+        }
         let entry = self.entry(name, &[&[rows.into(), cols.into()]])?;
         match self.dense.packing() {
             Some(packing) if cols.is_multiple_of(packing::GROUP as u32) => {
@@ -261,21 +276,16 @@ impl<'a> Loader<'a> {
         let full_name = self.full_name(name);
         let (codes, scales) = (layout.code_row_bytes, layout.scale_row_bytes);
         self.tally.needs_buffers(u64::from(step) * (codes + scales) + threads() * u64::from(cols) * 4);
+        self.tally.packed.push(DenseMatrix { name: full_name.clone(), rows, cols });
         let (mut code_room, mut scale_room) = (Vec::new(), Vec::new());
         for first in (0..rows).step_by(step as usize) {
             let (start, count) = (u64::from(first), u64::from(step.min(rows - first)));
             self.read(entry, start * row_bytes, count * row_bytes, |raw, device| {
-                let widen_row = |row: usize, into: &mut [f32]| {
-                    widen_into(&raw[row * row_bytes as usize..][..row_bytes as usize], entry.dtype, into);
-                };
-                code_room.resize((count * codes) as usize, 0);
-                scale_room.resize((count * scales) as usize, 0);
-                packing::encode_rows(packing, cols, (&mut code_room, &mut scale_room), widen_row).map_err(
-                    |error| LoadError::Weight {
-                        tensor: full_name.clone(),
-                        reason: PackError { row: error.row + first as usize, ..error },
-                    },
-                )?;
+                let rooms = (&mut code_room, &mut scale_room);
+                pack(packing, cols, (raw, entry.dtype), rooms).map_err(|error| LoadError::Weight {
+                    tensor: full_name.clone(),
+                    reason: PackError { row: error.row + first as usize, ..error },
+                })?;
                 device.write(buffer, start * codes, &code_room)?;
                 Ok(device.write(buffer, layout.scales + start * scales, &scale_room)?)
             })?;

@@ -11,11 +11,12 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use crate::container::{self, Container, Packed, Sources};
 use crate::error::{MissingShards, NotInShard, Several, StoreError};
 use crate::files::{DiskFiles, FileId, Files, MemoryFiles, find, in_first_directory, is_leftover};
 use crate::index::{INDEX_BYTES_MAX, Index};
 use crate::read;
-use crate::safetensors::{Entry, Named, Shapes, read_header};
+use crate::safetensors::{Entry, Header, Named, Shapes, read_header};
 
 const CONFIG: &str = "config.json";
 const GENERATION_CONFIG: &str = "generation_config.json";
@@ -42,6 +43,7 @@ pub struct Checkpoint {
     config: Value,
     config_bytes: Vec<u8>,
     generation_config: Option<Value>,
+    container: Option<Container>,
     notes: Vec<String>,
 }
 
@@ -49,7 +51,8 @@ impl Checkpoint {
     /// Opens the model that the directories hold together. The first one must hold `config.json` and, unless the
     /// weights are a single `model.safetensors`, the index; shards may lie in any of them.
     ///
-    /// Reads every shard's header and no tensor.
+    /// Reads every shard's header and no tensor. A thin container names the directories of the rest itself; who gives
+    /// others beside it says that they have moved there.
     ///
     /// ```
     /// # const DIRECTORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/k3-tiny");
@@ -62,7 +65,7 @@ impl Checkpoint {
     /// # Errors
     /// Everything about the files that would make a later read wrong or impossible: see [`StoreError`].
     pub fn open(directories: &[PathBuf]) -> Result<Checkpoint, StoreError> {
-        Checkpoint::from_files(Arc::new(DiskFiles::open(directories)?))
+        Checkpoint::from_files(Arc::new(DiskFiles::open(&container::directories(directories)?)?))
     }
 
     /// The same for files in memory, given by name and content.
@@ -79,22 +82,33 @@ impl Checkpoint {
     /// # Errors
     /// As [`Checkpoint::open`].
     pub fn from_files(files: Arc<dyn Files>) -> Result<Checkpoint, StoreError> {
-        let mut opening = Opening { files: &*files, notes: Vec::new() };
+        let sources = container::sources(&*files)?;
+        let mut opening = Opening { files: &*files, sources, container: None, notes: Vec::new() };
         let (config, config_bytes) = opening.config()?;
         let generation_config = opening.generation_config()?;
         let index = opening.index()?;
         let shards = opening.shards(index.as_ref())?;
-        let tensors = opening.tensors(&shards)?;
+        let tensors = opening.tensors(&shards, index.as_ref())?;
         if let Some(index) = &index {
             opening.compare(index, &shards, &tensors)?;
         }
         let unindexed = opening.unindexed(&shards, &tensors)?;
-        let notes = opening.notes;
+        let Opening { notes, container, .. } = opening;
         for note in &notes {
             tracing::info!(?note, "a checkpoint has a peculiarity");
         }
         tracing::info!(directories = ?files.directories(), shards = shards.len(), tensors = tensors.len(), "a checkpoint is open");
-        Ok(Checkpoint { files, tensors, shards, unindexed, config, config_bytes, generation_config, notes })
+        Ok(Checkpoint {
+            files,
+            tensors,
+            shards,
+            unindexed,
+            config,
+            config_bytes,
+            generation_config,
+            container,
+            notes,
+        })
     }
 
     /// The parsed `config.json`, as it stands there.
@@ -113,6 +127,18 @@ impl Checkpoint {
     #[must_use]
     pub fn generation_config(&self) -> Option<&Value> {
         self.generation_config.as_ref()
+    }
+
+    /// What `colibri convert` noted, if it wrote this checkpoint.
+    #[must_use]
+    pub fn container(&self) -> Option<&Container> {
+        self.container.as_ref()
+    }
+
+    /// How the tensor of this name is packed, if it is.
+    #[must_use]
+    pub fn packed(&self, name: &str) -> Option<&Packed> {
+        self.container.as_ref().and_then(|container| container.packed.get(name))
     }
 
     /// What is odd about the directories but harmless; one sentence each, for people.
@@ -152,6 +178,9 @@ impl Checkpoint {
 /// A checkpoint being opened.
 struct Opening<'f> {
     files: &'f dyn Files,
+    /// Shards that a thin container refers to.
+    sources: Option<Sources>,
+    container: Option<Container>,
     notes: Vec<String>,
 }
 
@@ -272,12 +301,13 @@ impl Opening<'_> {
     }
 
     /// The tensors of all shards, sorted by name.
-    fn tensors(&self, shards: &[FileId]) -> Result<Vec<Named>, StoreError> {
+    fn tensors(&mut self, shards: &[FileId], index: Option<&Index>) -> Result<Vec<Named>, StoreError> {
         let mut shapes = Shapes::default();
         let mut tensors = Vec::new();
         let mut faults = Vec::new();
-        for &shard in shards {
-            match read_header(self.files, shard, &mut shapes) {
+        for (place, &shard) in shards.iter().enumerate() {
+            let header = read_header(self.files, shard, &mut shapes);
+            match header.and_then(|header| self.take(header, shard, (place as u32, index))) {
                 Ok(mut found) => tensors.append(&mut found),
                 // A failing drive is not asked again, shard after shard.
                 Err(fault @ StoreError::Read { .. }) => return Err(fault),
@@ -300,6 +330,26 @@ impl Opening<'_> {
                 second: self.files.location(pair[1].1.file),
             }),
         }
+    }
+
+    /// The tensors of a shard that count: all, or of a shard of the source of a thin container those that the index takes
+    /// from it.
+    fn take(
+        &mut self,
+        header: Header,
+        shard: FileId,
+        (place, index): (u32, Option<&Index>),
+    ) -> Result<Vec<Named>, StoreError> {
+        let listed = &self.files.list()[shard.0 as usize];
+        let Header { mut tensors, metadata, checksum, bytes } = header;
+        match &self.sources {
+            Some(sources) if listed.directory > 0 => {
+                sources.check(&listed.name, bytes, checksum, &self.files.location(shard))?;
+                tensors.retain(|(name, _)| index.is_some_and(|index| index.shard_of(name) == Some(place)));
+            }
+            _ => container::note(&mut self.container, &metadata, &self.files.location(shard))?,
+        }
+        Ok(tensors)
     }
 
     /// Every tensor lies in the shard that the index names for it. Both lists are sorted by name.
@@ -355,11 +405,14 @@ impl Opening<'_> {
                 let path = self.files.location(file);
                 self.notes.push(format!("{path} is ignored: it is left over from a download"));
             }
-            if !listed.name.ends_with(".safetensors") || shards.contains(&file) {
+            // What else lies in the source of a thin container is not of this model.
+            let elsewhere = self.sources.is_some() && listed.directory > 0;
+            if elsewhere || !listed.name.ends_with(".safetensors") || shards.contains(&file) {
                 continue;
             }
             let path = self.files.location(file);
-            let Ok(found) = read_header(self.files, file, &mut Shapes::default()) else {
+            let Ok(Header { tensors: found, .. }) = read_header(self.files, file, &mut Shapes::default())
+            else {
                 self.notes
                     .push(format!("{path} is ignored: it is not one of the shards, nor readable as one"));
                 continue;

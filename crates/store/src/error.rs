@@ -381,6 +381,49 @@ pub enum StoreError {
         /// The tensor's length.
         bytes: u64,
     },
+    /// A container that a later program wrote.
+    #[error(
+        "{path} is a container of version {found}, and this program knows versions up to {known}: use the program that \
+         wrote it or a newer one, or make the container again with `colibri convert`"
+    )]
+    ContainerVersion {
+        /// The file that says so.
+        path: String,
+        /// Its version.
+        found: String,
+        /// The newest that is known.
+        known: u32,
+    },
+    /// What a container says of itself is not what this version writes.
+    #[error("{path}: {what}; the file is damaged: make the container again with `colibri convert`")]
+    Container {
+        /// The file.
+        path: String,
+        /// Which field, what was found, what was expected.
+        what: String,
+    },
+    /// Where a thin container's source was there is nothing.
+    #[error(
+        "the thin container {container} takes its experts from {directory}, which is not there; if it was moved, give its new \
+         place as a second --model, or make the container again with `colibri convert --thin`"
+    )]
+    SourceMoved {
+        /// The container's directory.
+        container: String,
+        /// The source's.
+        directory: String,
+    },
+    /// A shard of a thin container's source is another one than when the container was made.
+    #[error(
+        "{path} has changed since the thin container was made from it ({what}); put the old file back, or make the container \
+         again with `colibri convert --thin`"
+    )]
+    SourceChanged {
+        /// The shard.
+        path: String,
+        /// What differs.
+        what: String,
+    },
     /// There is no memory for a tensor.
     #[error(
         "there is no memory for a tensor of {bytes} bytes from {path}; close other programs or use a smaller model"

@@ -89,7 +89,9 @@ pub fn in_first_directory(files: &dyn Files, name: &str) -> Option<FileId> {
 const LEFTOVER_SUFFIXES: [&str; 7] =
     [".incomplete", ".part", ".partial", ".aria2", ".crdownload", ".download", ".tmp"];
 
-pub(crate) fn is_leftover(name: &str) -> bool {
+/// Whether a downloader left a file of this name unfinished.
+#[must_use]
+pub fn is_leftover(name: &str) -> bool {
     LEFTOVER_SUFFIXES.iter().any(|suffix| name.ends_with(suffix))
 }
 

@@ -26,6 +26,12 @@ pub(crate) struct Index {
 }
 
 impl Index {
+    /// The place in `shards` of the shard that holds a tensor.
+    pub(crate) fn shard_of(&self, name: &str) -> Option<u32> {
+        let place = self.tensors.binary_search_by(|(other, _)| (**other).cmp(name)).ok()?;
+        Some(self.tensors[place].1)
+    }
+
     /// Parses and checks an index; `path` is for messages.
     pub(crate) fn parse(bytes: &[u8], path: &str) -> Result<Index, StoreError> {
         let mut index = read::json(IndexSeed, bytes, path)?;

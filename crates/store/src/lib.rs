@@ -21,6 +21,8 @@
 pub mod cache;
 pub mod catalog;
 pub mod checkpoint;
+pub mod checksums;
+pub mod container;
 pub mod content;
 pub mod disk_reader;
 pub mod error;
@@ -41,6 +43,7 @@ pub mod testing;
 pub use cache::ExpertCache;
 pub use catalog::{Catalog, CatalogBuilder, ExpertId, ExpertLayout, PieceSpec};
 pub use checkpoint::Checkpoint;
+pub use container::{Container, Packed};
 pub use disk_reader::{Access, DiskReader};
 pub use error::StoreError;
 pub use files::{FileId, Files};

@@ -6,12 +6,14 @@
 //! the header. We are laxer than the format in one point: bytes between two tensors that belong to none are allowed,
 //! because they harm nobody. Bytes after the last tensor are refused: downloads that went wrong leave such files.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 
+use crate::checksums::Checksum;
+use crate::container;
 use crate::content::{HEAD_BYTES, recognise};
 use crate::error::{StoreError, TensorSize, Truncated};
 use crate::files::{FileId, Files};
@@ -130,7 +132,19 @@ pub fn tensor_bytes(dtype: Dtype, shape: &[u64]) -> Option<u64> {
     if bits.is_multiple_of(8) { u64::try_from(bits / 8).ok() } else { None }
 }
 
-/// Reads and checks the header of one file; the tensors come in the order of the header.
+/// What the header of one file says.
+pub(crate) struct Header {
+    /// In the order of the header.
+    pub(crate) tensors: Vec<Named>,
+    /// What `colibri convert` wrote into `__metadata__`; others' remarks are no part of a model.
+    pub(crate) metadata: BTreeMap<String, String>,
+    /// Of the header's bytes with the length before them.
+    pub(crate) checksum: Checksum,
+    /// Of the file.
+    pub(crate) bytes: u64,
+}
+
+/// Reads and checks the header of one file.
 ///
 /// # Errors
 /// All that can be wrong with a single shard: see the variants of [`StoreError`].
@@ -138,13 +152,14 @@ pub(crate) fn read_header(
     files: &dyn Files,
     file: FileId,
     shapes: &mut Shapes,
-) -> Result<Vec<Named>, StoreError> {
+) -> Result<Header, StoreError> {
     let len = read::len(files, file)?;
     let header_bytes = header_length(files, file, len)?;
-    let mut header = vec![0; header_bytes as usize];
-    read::exact(files, file, 8, &mut header)?;
+    let mut header = vec![0; 8 + header_bytes as usize];
+    read::exact(files, file, 0, &mut header)?;
     let shard = Shard { path: files.location(file), file, data_start: 8 + header_bytes, len };
-    let tensors = shard.parse(&header)?;
+    let (tensors, metadata) = shard.parse(&header[8..])?;
+    let checksum = Checksum::of(&header);
     drop(header);
     let mut named = Vec::with_capacity(tensors.len());
     for (name, raw) in tensors {
@@ -152,7 +167,7 @@ pub(crate) fn read_header(
         named.push((name, entry));
     }
     shard.check_layout(&named)?;
-    Ok(named)
+    Ok(Header { tensors: named, metadata, checksum, bytes: len })
 }
 
 /// Length of the header in bytes, known to fit into the file and the limit.
@@ -191,7 +206,7 @@ struct Shard {
 }
 
 impl Shard {
-    fn parse(&self, header: &[u8]) -> Result<Vec<(Box<str>, RawTensor)>, StoreError> {
+    fn parse(&self, header: &[u8]) -> Result<RawHeader, StoreError> {
         let mut parser = serde_json::Deserializer::from_slice(header);
         let parsed = HeaderSeed.deserialize(&mut parser).and_then(|tensors| parser.end().map(|()| tensors));
         parsed.map_err(|error| StoreError::Header { path: self.path.clone(), reason: error.to_string() })
@@ -254,12 +269,15 @@ struct RawTensor {
     end: u64,
 }
 
+/// Tensors in the order of the header, and the part of the metadata that is ours.
+type RawHeader = (Vec<(Box<str>, RawTensor)>, BTreeMap<String, String>);
+
 /// Reads the header object as a stream: no tree of JSON values is ever built. Names that occur twice come out twice;
 /// the checkpoint, which sorts all names, finds them.
 struct HeaderSeed;
 
 impl<'de> DeserializeSeed<'de> for HeaderSeed {
-    type Value = Vec<(Box<str>, RawTensor)>;
+    type Value = RawHeader;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
         deserializer.deserialize_map(self)
@@ -267,7 +285,7 @@ impl<'de> DeserializeSeed<'de> for HeaderSeed {
 }
 
 impl<'de> Visitor<'de> for HeaderSeed {
-    type Value = Vec<(Box<str>, RawTensor)>;
+    type Value = RawHeader;
 
     fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str("an object of tensors")
@@ -275,44 +293,48 @@ impl<'de> Visitor<'de> for HeaderSeed {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let mut tensors = Vec::new();
-        let mut metadata_seen = false;
+        let mut metadata = None;
         while let Some(name) = map.next_key::<Box<str>>()? {
             let at = |error: A::Error| A::Error::custom(format_args!("{name}: {error}"));
             if &*name != "__metadata__" {
                 let tensor = map.next_value_seed(TensorSeed).map_err(at)?;
                 tensors.push((name, tensor));
-            } else if metadata_seen {
+            } else if metadata.is_some() {
                 return Err(at(A::Error::custom("occurs twice")));
             } else {
-                map.next_value_seed(MetadataSeed).map_err(at)?;
-                metadata_seen = true;
+                metadata = Some(map.next_value_seed(MetadataSeed).map_err(at)?);
             }
         }
-        Ok(tensors)
+        Ok((tensors, metadata.unwrap_or_default()))
     }
 }
 
-/// `__metadata__`, an object of strings: checked and thrown away.
+/// `__metadata__`, an object of strings: checked, and thrown away but for what is ours.
 struct MetadataSeed;
 
 impl<'de> DeserializeSeed<'de> for MetadataSeed {
-    type Value = ();
+    type Value = BTreeMap<String, String>;
 
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
         deserializer.deserialize_map(self)
     }
 }
 
 impl<'de> Visitor<'de> for MetadataSeed {
-    type Value = ();
+    type Value = BTreeMap<String, String>;
 
     fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str("an object of strings")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        while map.next_entry::<String, String>()?.is_some() {}
-        Ok(())
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut ours = BTreeMap::new();
+        while let Some((key, value)) = map.next_entry::<String, String>()? {
+            if key.starts_with(container::KEYS) {
+                ours.insert(key, value);
+            }
+        }
+        Ok(ours)
     }
 }
 

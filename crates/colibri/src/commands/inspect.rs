@@ -94,7 +94,11 @@ fn recognise(partial: &Partial) -> Result<Recognised, Failure> {
     };
     let mut problems = Vec::new();
     if whole {
-        let dense = family.load(checkpoint, None, &LoadOptions::default(), &mut |_| {}).err();
+        let dense = family.dense_choices(checkpoint, None).and_then(|choices| {
+            let options = LoadOptions { dense: choices[0], ..LoadOptions::default() };
+            family.load(checkpoint, None, &options, &mut |_| {})
+        });
+        let dense = dense.err();
         let experts = family.catalog(checkpoint, None).err();
         problems.extend([dense, experts].into_iter().flatten().map(|error| error.to_string()));
     }

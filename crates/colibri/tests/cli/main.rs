@@ -5,6 +5,7 @@ mod chat;
 mod chat_terminal;
 mod common;
 mod config;
+mod convert;
 mod doctor;
 #[cfg(unix)]
 mod documents;

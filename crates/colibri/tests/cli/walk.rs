@@ -78,6 +78,14 @@ fn rows(place: &Path) -> Vec<Row> {
         row("threads", json!(3), Seen::In("threads")),
         row("activations", json!("int8"), Seen::In("activations")),
         row("dense", json!("int4"), Seen::Both("dense", other_plan)),
+        row_of(
+            &["convert"],
+            "dense",
+            json!("int4"),
+            Seen::That(|without, with| {
+                without.good()["written"]["dense"] == "bf16" && with.good()["written"]["dense"] == "int4"
+            }),
+        ),
         row("expert-top-p", json!(0.75), Seen::In("expert_top_p")),
         row("device", json!("oracle"), Seen::In("device")),
         row("max-tokens", json!(2), Seen::That(|without, with| ids(without) == 4 && ids(with) == 2)),
@@ -172,6 +180,7 @@ fn calls(place: &Path) -> Vec<(&'static str, Call)> {
     let (out, chat) = (place.join("out"), place.join("chat.json"));
     fs::write(&chat, r#"[{"role": "user", "content": "Once"}]"#).unwrap();
     let (out, chat) = (text_of(&out).to_owned(), text_of(&chat).to_owned());
+    let model = text_of(&place.join("model")).to_owned();
     let call = |works: &[&str], fails: &[&str]| {
         let owned = |words: &[&str]| words.iter().map(ToString::to_string).collect::<Vec<String>>();
         let works = owned(works);
@@ -194,6 +203,8 @@ fn calls(place: &Path) -> Vec<(&'static str, Call)> {
             ),
         ),
         ("doctor", call(&["doctor", "--no-measure"], &["doctor", "--missing", "--model", "absent"])),
+        // Each run has a folder of its own, so that the place is always new.
+        ("convert", call(&["convert", &model, "container"], &["convert", "absent", "container"])),
         ("config", call(&["config", "run"], &["config", "abacus"])),
         ("render", call(&["render", &chat], &["render", "absent.json"])),
         ("tokenize", call(&["tokenize", "Once"], &["tokenize", "--decode", "abacus"])),

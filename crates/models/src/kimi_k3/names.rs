@@ -81,6 +81,12 @@ pub fn role(config: &KimiK3Config, name: &str) -> TensorRole {
     plain(classes.iter().find(|(start, _)| rest.starts_with(start)).map_or(NOT_USED, |(_, class)| class))
 }
 
+/// The layer that a tensor of this name belongs to, whether the config has it or not.
+#[must_use]
+pub fn layer(name: &str) -> Option<u32> {
+    numbered(name.strip_prefix(PREFIX).unwrap_or(name), LAYERS).map(|(layer, _)| layer)
+}
+
 const NORMS: &str = "norms and mixes";
 
 /// `start` 12 `.` rest

@@ -1,0 +1,8 @@
+//! Containers of the tiny model: what they hold, what they compute, what happens to them.
+mod contents;
+#[cfg(unix)]
+mod kills;
+mod refusals;
+mod support;
+mod tokens;
+mod verifying;
