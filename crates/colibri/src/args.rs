@@ -386,7 +386,7 @@ pub(crate) struct EngineArgs {
     /// changes no result
     #[arg(long, value_name = "N", default_value = "auto", allow_hyphen_values = true)]
     pub(crate) look_ahead: LookAhead,
-    /// Threads that compute and that pack weights while they are loaded, 1 to 256; changes no result [default: all cores that this process may use]
+    /// Threads that compute and that pack weights while they are loaded, 1 to 256; changes no result [default: one for each core that this process may use, without efficiency cores and second threads of a core]
     #[arg(long, value_name = "N", value_parser = values::threads, allow_negative_numbers = true)]
     pub(crate) threads: Option<u32>,
     /// What activations become where they meet packed weights: int15, exact (f32) or int8

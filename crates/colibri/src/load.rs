@@ -1,5 +1,6 @@
 //! From arguments to a loaded model: checkpoint, tokenizer, prompt, plan, engine. Knows no command.
 use crate::args::{EngineArgs, ModelArgs, PromptArgs};
+use crate::cores::Cores;
 use crate::embedded;
 use crate::errors::Failure;
 use crate::partial;
@@ -222,10 +223,9 @@ pub(crate) fn standard_input(what: &str, advice: &str) -> Result<String, Failure
     })
 }
 
-/// Compute threads: as asked, or one for each core that this process may use.
+/// Compute threads: as asked, or one for each fast core that this process may use.
 pub(crate) fn threads(args: &EngineArgs) -> usize {
-    let cores = || std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    args.threads.map_or_else(cores, |threads| threads as usize)
+    args.threads.map_or_else(|| Cores::look().threads, |threads| threads as usize)
 }
 
 /// Starts the threads that libraries share (they pack weights), as many as may compute. To be called once.

@@ -3,6 +3,7 @@ mod args;
 mod chat;
 mod commands;
 mod comparison;
+mod cores;
 mod deep;
 mod doctor;
 mod embedded;

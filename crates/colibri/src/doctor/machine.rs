@@ -1,8 +1,8 @@
 //! The machine as this process sees it: system, processor, memory. Knows no model.
 use super::Finding;
+use crate::cores::Cores;
 use engine::{Limits, show_bytes};
 use serde::Serialize;
-use std::thread;
 use sysinfo::{CpuRefreshKind, System};
 
 /// Figures of the machine; what the system does not tell is None.
@@ -16,6 +16,10 @@ pub(crate) struct Machine {
     logical_processors: Option<usize>,
     /// That this process may use: what affinity and the quota of its control group leave.
     usable_processors: Option<usize>,
+    /// Threads that compute unless `--threads` is given.
+    compute_threads: usize,
+    /// What of the usable processors these leave out, in words.
+    left_out: Option<String>,
     instructions: Vec<&'static str>,
     memory: Memory,
     open_files_limit: Option<usize>,
@@ -45,6 +49,7 @@ impl Machine {
         }
         let processors = system.as_ref().map_or(&[][..], System::cpus);
         let brand = processors.first().map(|processor| processor.brand().trim().to_owned());
+        let cores = Cores::look();
         let machine = Machine {
             system: System::long_os_version().ok(),
             kernel: System::kernel_version().ok(),
@@ -52,7 +57,9 @@ impl Machine {
             processor: brand.filter(|brand| !brand.is_empty()),
             cores: System::physical_core_count().ok().filter(|cores| *cores > 0),
             logical_processors: Some(processors.len()).filter(|count| *count > 0),
-            usable_processors: thread::available_parallelism().ok().map(usize::from),
+            usable_processors: cores.usable,
+            compute_threads: cores.threads,
+            left_out: cores.left_out(),
             instructions: instructions(),
             memory: memory(system.as_ref(), &mut findings),
             open_files_limit: System::open_files_limit().ok(),
@@ -79,11 +86,13 @@ impl Machine {
     fn processor_finding(&self) -> Finding {
         let count = |number: Option<usize>| number.map_or("unknown".to_owned(), |number| number.to_string());
         let text = format!(
-            "{}; {} cores, {} threads, of which this process may use {}; {}",
+            "{}; {} cores, {} threads, of which this process may use {} and computes on {}{}; {}",
             self.processor.as_deref().unwrap_or("unknown"),
             count(self.cores),
             count(self.logical_processors),
             count(self.usable_processors),
+            self.compute_threads,
+            self.left_out.as_ref().map_or(String::new(), |what| format!(" ({what} left out)")),
             if self.instructions.is_empty() {
                 "no wide instructions".to_owned()
             } else {
@@ -199,11 +208,15 @@ mod tests {
         let some = Machine {
             logical_processors: Some(16),
             usable_processors: Some(2),
+            compute_threads: 1,
+            left_out: Some("1 second thread".to_owned()),
             instructions: fast,
             ..machine
         };
         assert_eq!(some.processor_finding().standing, Standing::Warning);
-        assert!(some.processor_finding().text.contains("16 threads, of which this process may use 2"));
+        let text = some.processor_finding().text;
+        let said = "16 threads, of which this process may use 2 and computes on 1 (1 second thread left out)";
+        assert!(text.contains(said), "{text}");
         let all = Machine { usable_processors: Some(16), ..some };
         assert_eq!(all.processor_finding().standing, Standing::Ok);
         if cfg!(target_arch = "x86_64") {

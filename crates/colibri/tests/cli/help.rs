@@ -97,6 +97,9 @@ fn each_flag_says_its_range_and_its_default() {
         said("--chunk").contains("1 to 4096")
             && said("--chunk").contains("[default: the most of 512, 256, 128, 64")
     );
-    assert!(said("--expert-cache").contains("8GB") && said("--threads").contains("all cores"));
+    assert!(
+        said("--expert-cache").contains("8GB")
+            && said("--threads").contains("each core that this process may use")
+    );
     assert_eq!(colibri(&["run", "-h"]).code, 0);
 }
