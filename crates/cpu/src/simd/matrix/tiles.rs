@@ -249,7 +249,9 @@ unsafe fn meet_all<M: Machine, T: Meeting>(
     // SAFETY: `t` and the inputs behind it are below `count`.
     unsafe {
         let at = |t: usize| (inputs.add(t * input_row), lanes.add(t * ROWS * GROUPS));
-        if M::MANY_REGISTERS {
+        // Sums of two vectors each, for as many inputs and rows, would lie in memory.
+        let many_sums = M::MANY_REGISTERS && size_of::<T::Sum<M>>() == M::BYTES;
+        if many_sums {
             while T::EIGHT_INPUTS && t + 8 <= count {
                 ask(t, 8);
                 let (inputs, lanes) = at(t);
@@ -260,8 +262,10 @@ unsafe fn meet_all<M: Machine, T: Meeting>(
         while t + 4 <= count {
             ask(t, 4);
             let (inputs, lanes) = at(t);
-            if M::MANY_REGISTERS {
+            if many_sums {
                 meet_rows::<M, T, 6, 4>(m, tile, (inputs, input_row), part, lanes);
+            } else if M::MANY_REGISTERS {
+                meet_rows::<M, T, 3, 4>(m, tile, (inputs, input_row), part, lanes);
             } else {
                 meet_rows::<M, T, 2, 4>(m, tile, (inputs, input_row), part, lanes);
             }
