@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use store::container::PARTIAL;
 use store::files::in_first_directory;
-use store::{Checkpoint, DiskReader, StoreError};
+use store::{Access, Checkpoint, DiskReader, MirroredReader, Reader, StoreError};
 use text::{Segment, Tiktoken, Tokenizer};
 
 /// A checkpoint of a known family.
@@ -289,15 +289,24 @@ pub(crate) fn device(args: &EngineArgs) -> Result<Box<dyn Device>, Failure> {
 }
 
 /// How experts will be read, and what is not as it was asked for.
-pub(crate) fn streaming(model: &Model, args: &EngineArgs) -> (Streaming, Vec<String>) {
-    let reader = DiskReader::new(model.checkpoint.files(), args.io);
-    let notes = reader.notes().to_vec();
+pub(crate) fn streaming(model: &Model, args: &EngineArgs) -> Result<(Streaming, Vec<String>), Failure> {
+    let (reader, notes): (Arc<dyn Reader>, _) = if args.mirror.is_empty() {
+        let reader = DiskReader::new(model.checkpoint.files(), args.io);
+        let notes = reader.notes().to_vec();
+        (Arc::new(reader), notes)
+    } else if args.io == Access::Uring {
+        return Err(Failure::Usage("--mirror cannot be read with --io uring; take --io direct".into()));
+    } else {
+        let (reader, notes) = MirroredReader::open(&model.checkpoint, &args.mirror, args.io)
+            .map_err(|error| Failure::from(error).within("--mirror"))?;
+        (Arc::new(reader), notes)
+    };
     let streaming = Streaming {
         overlap: args.overlap.0,
         look_ahead: args.look_ahead,
-        ..Streaming::new(Arc::new(reader), args.readers)
+        ..Streaming::new(reader, args.readers)
     };
-    (streaming, notes)
+    Ok((streaming, notes))
 }
 
 /// Loads by the plan, with progress on standard error; the engine and the time it took.

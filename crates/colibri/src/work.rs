@@ -14,6 +14,7 @@ use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 use store::cache::CacheStatistics;
+use store::mirror::MIRROR_BYTES_A_READ;
 
 /// What a command is planned for.
 pub(crate) struct Demand {
@@ -85,14 +86,18 @@ pub(crate) struct Planned<'a> {
 impl<'a> Planned<'a> {
     /// Plans and says what is planned.
     pub(crate) fn new(model: &'a Model, args: &'a EngineArgs, demand: Demand) -> Result<Self, Failure> {
-        let Demand { request, tokens, decoding, held, notes } = demand;
+        let Demand { request, tokens, decoding, mut held, notes } = demand;
+        let (streaming, notes_on_reads) = load::streaming(model, args)?;
+        if !args.mirror.is_empty() {
+            let reads = u64::from(args.readers) * streaming.reader.drives() as u64;
+            held.push(("buffers of the mirror".to_owned(), reads * MIRROR_BYTES_A_READ));
+        }
         let mut plan = load::plan(model, &request, tokens, held.iter().map(|(_, bytes)| bytes).sum())?;
         refuse_idle(&mut plan, args)?;
         plan.items.extend(held);
         plan.notes.extend(notes);
-        let (streaming, notes) = load::streaming(model, args);
         if plan.slab.is_some() {
-            plan.notes.extend(notes);
+            plan.notes.extend(notes_on_reads);
         }
         let settings = Settings::new(model, args, &plan, decoding);
         report::announce(&settings, &plan, model);
@@ -122,7 +127,7 @@ fn refuse_idle(plan: &mut Plan, args: &EngineArgs) -> Result<(), Failure> {
         return idle_overlap(plan, args);
     }
     let no_experts = "has no effect: none of the layers in use has routed experts";
-    let idle = ["expert-cache", "expert-top-p", "io", "readers", "overlap", "look-ahead"];
+    let idle = ["expert-cache", "expert-top-p", "io", "mirror", "readers", "overlap", "look-ahead"];
     let mut idle: Vec<_> = idle.into_iter().map(|name| (name, no_experts)).collect();
     if plan.options.dense == Dense::Bf16 {
         idle.push(("activations", "has no effect: none of the weights in use are packed"));

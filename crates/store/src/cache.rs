@@ -169,23 +169,24 @@ impl ExpertCache {
     }
 
     fn start(&mut self, fetcher: &Fetcher, readers: u32) -> Result<(), CacheError> {
-        let ring = self.reader.wants_ring();
-        if ring {
-            try_ring(&self.slab)?;
-        }
-        let threads = if ring { 1 } else { readers };
-        for number in 0..threads * self.statistics.drives {
-            let (fetcher, drive) = (fetcher.clone(), (number / threads) as usize);
-            // Taken from the system when it is first written, which most threads never do.
-            let aside =
-                HostBuffer::new(SLICE_BYTES).map_err(|source| CacheError::Memory { readers, source })?;
-            let thread = std::thread::Builder::new().name(format!("expert reader {number}"));
-            let started = thread.spawn(move || match ring {
-                #[cfg(target_os = "linux")]
-                true => fetcher.run_ring(drive, readers, aside),
-                _ => fetcher.run(drive, aside),
-            });
-            self.threads.push(started.map_err(|source| CacheError::Thread { readers, source })?);
+        for drive in 0..self.reader.drives() {
+            let ring = self.reader.wants_ring(drive);
+            if ring {
+                try_ring(&self.slab)?;
+            }
+            for number in 0..if ring { 1 } else { readers } {
+                let fetcher = fetcher.clone();
+                // Taken from the system when it is first written, which most threads never do.
+                let aside =
+                    HostBuffer::new(SLICE_BYTES).map_err(|source| CacheError::Memory { readers, source })?;
+                let thread = std::thread::Builder::new().name(format!("expert reader {drive}.{number}"));
+                let started = thread.spawn(move || match ring {
+                    #[cfg(target_os = "linux")]
+                    true => fetcher.run_ring(drive, readers, aside),
+                    _ => fetcher.run(drive, aside),
+                });
+                self.threads.push(started.map_err(|source| CacheError::Thread { readers, source })?);
+            }
         }
         Ok(())
     }

@@ -147,8 +147,8 @@ impl Reader for DiskReader {
         self.handle(file)
     }
 
-    fn wants_ring(&self) -> bool {
-        self.access == Access::Uring
+    fn wants_ring(&self, drive: usize) -> bool {
+        self.access == Access::Uring && self.direct.get(drive) == Some(&true)
     }
 
     fn drive(&self, file: u32) -> usize {

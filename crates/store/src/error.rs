@@ -49,6 +49,16 @@ pub enum StoreError {
         /// The path given second.
         second: String,
     },
+    /// A mirror that is none.
+    #[error(
+        "{shard} {what}: a mirror has the same shards under the same names; copy it again or leave --mirror away"
+    )]
+    Mirror {
+        /// The model's own shard.
+        shard: String,
+        /// How the mirror's differs.
+        what: String,
+    },
     /// A metadata file is not in the first directory.
     #[error("{name} is not in {directory}; {advice}")]
     FileAbsent {

@@ -31,6 +31,7 @@ pub mod faulty_reader;
 pub mod files;
 mod index;
 mod lookup;
+pub mod mirror;
 mod read;
 pub mod reader;
 #[cfg(target_os = "linux")]
@@ -47,5 +48,6 @@ pub use container::{Container, Packed};
 pub use disk_reader::{Access, DiskReader};
 pub use error::StoreError;
 pub use files::{FileId, Files};
+pub use mirror::MirroredReader;
 pub use reader::Reader;
 pub use safetensors::{Dtype, Entry};

@@ -33,8 +33,8 @@ pub trait Reader: Send + Sync {
         None
     }
 
-    /// Whether all reads of a drive should go through a ring of the kernel (`io_uring`) where it can be.
-    fn wants_ring(&self) -> bool {
+    /// Whether the reads of a drive should go through a ring of the kernel (`io_uring`).
+    fn wants_ring(&self, _drive: usize) -> bool {
         false
     }
 

@@ -324,6 +324,40 @@ fn a_file_that_is_cut_off_meanwhile_is_named_and_what_is_left_is_read() {
     }
 }
 
+#[cfg(unix)]
+#[test]
+fn a_file_that_is_replaced_meanwhile_goes_on_giving_what_it_held() {
+    let layout = Layout { start: 968, first: 100_000, second: 777, experts: 4, swapped: false };
+    let (folder, files, bytes) = written(&layout);
+    let reader = Arc::new(DiskReader::new(files, Access::Direct));
+    let slab = Slab::new(1, layout.catalog(0).layout().slot_bytes()).unwrap();
+    let mut cache = ExpertCache::new(layout.catalog(0), reader, slab, 1).unwrap();
+    read_all(&layout, &mut cache, &bytes, &[]);
+    // As a program that writes a copy and moves it over the old one does.
+    let other = folder.path().join("other");
+    std::fs::write(&other, vec![0; bytes.len()]).unwrap();
+    std::fs::rename(&other, folder.path().join("experts.safetensors")).unwrap();
+    read_all(&layout, &mut cache, &bytes, &[]);
+}
+
+#[test]
+fn two_caches_read_one_file_at_once() {
+    let layout = Layout { start: 968, first: 1_500_000, second: 777, experts: 4, swapped: false };
+    let (folder, _, bytes) = written(&layout);
+    std::thread::scope(|scope| {
+        for access in [Access::Direct, Access::Buffered, Access::Direct] {
+            let (layout, bytes, folder) = (&layout, &bytes, folder.path());
+            scope.spawn(move || {
+                let files: Arc<dyn Files> = Arc::new(DiskFiles::open(&[folder.to_owned()]).unwrap());
+                let slab = Slab::new(2, layout.catalog(0).layout().slot_bytes()).unwrap();
+                let reader = Arc::new(DiskReader::new(files, access));
+                let mut cache = ExpertCache::new(layout.catalog(0), reader, slab, 2).unwrap();
+                read_all(layout, &mut cache, bytes, &[id(1), id(2)]);
+            });
+        }
+    });
+}
+
 /// One file of the system that takes no direct reads.
 #[cfg(target_os = "linux")]
 struct Kernel(Vec<ListedFile>);

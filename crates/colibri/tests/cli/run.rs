@@ -45,6 +45,66 @@ fn a_model_may_be_split_over_directories() {
     assert_eq!(numbers(&greedy("story", 32, &places)["ids"]), golden("story").1);
 }
 
+/// Of a model on disk; where nothing of it stays and where much does.
+#[test]
+fn however_experts_are_read_the_tokens_are_the_same() {
+    let (first, second) = (model_copy(), model_copy());
+    let (first, second) = (text_of(first.path()), text_of(second.path()));
+    for more in [
+        &["--io", "direct"][..],
+        &["--io", "direct", "--readers", "1"],
+        &["--io", "buffered"],
+        &["--mirror", second],
+        &["--mirror", second, "--io", "buffered", "--readers", "1"],
+    ] {
+        for cache in ["2x", "60x", "all"] {
+            let all = [&["--model", first, "--expert-cache", cache], more].concat();
+            let answer = greedy("chat_plain", 12, &all);
+            assert_eq!(numbers(&answer["ids"]), golden("chat_plain").1[..12], "{all:?}");
+            let experts = &answer["stats"]["experts"];
+            let number = |key: &str| experts[key].as_u64().unwrap();
+            assert!(
+                number("bytes_read") >= number("bytes_demanded") + number("bytes_guessed_used"),
+                "{experts}"
+            );
+            assert_eq!(experts["disk_busy"].is_null(), cache == "all", "{experts}");
+        }
+    }
+}
+
+/// Many containers forbid `io_uring`; then the program says what to do instead.
+#[cfg(target_os = "linux")]
+#[test]
+fn uring_gives_the_same_tokens_or_is_refused_by_name() {
+    let (folder, ids) = (model_copy(), listed(&golden("chat_plain").0));
+    let base = ["run", "--json", "--ignore-eos", "--ids", &ids, "--max-tokens", "12", "--io", "uring"];
+    let place = ["--model", text_of(folder.path()), "--expert-cache", "40x"];
+    let answer = colibri(&[&base[..], &place, &GREEDY].concat());
+    if answer.code == 0 {
+        assert_eq!(numbers(&answer.good()["ids"]), golden("chat_plain").1[..12]);
+    } else {
+        let told = answer.json()["error"]["message"].to_string();
+        assert!(told.contains("gives no io_uring for reads of experts; take --io direct"), "{told}");
+    }
+}
+
+#[test]
+fn a_mirror_that_is_none_is_refused_by_name() {
+    let (model, other) = (model_copy(), model_copy());
+    fs::remove_file(other.path().join("model-00004-of-000012.safetensors")).unwrap();
+    let run = |mirror: &str| {
+        let answer = colibri(&["run", "x", "--model", text_of(model.path()), "--mirror", mirror, "--json"]);
+        answer.error(1).1
+    };
+    let told = run(text_of(other.path()));
+    assert!(
+        told.contains("model-00004-of-000012.safetensors is not in") && told.contains("--mirror"),
+        "{told}"
+    );
+    assert!(run(text_of(model.path())).contains("are one file"));
+    assert!(run("/absent-mirror").contains("/absent-mirror"));
+}
+
 #[test]
 fn what_changes_no_bit_changes_no_token() {
     for more in [

@@ -24,6 +24,7 @@ fn defaults_are_told() {
         ("context", json!(4096)),
         ("expert_cache", json!("auto")),
         ("io", json!("direct")),
+        ("mirror", json!([])),
         ("readers", json!(4)),
         ("temperature", json!(1.0)),
         ("top_p", json!(1.0)),

@@ -71,6 +71,10 @@ const WRONG: &[(&[&str], &str)] = &[
     (&["run", "x", "--expert-cache", "0%"], "--expert-cache"),
     (&["run", "x", "--readers", "0"], "--readers"),
     (&["run", "x", "--io", "mmap"], "the system sends a signal instead of an error with a name"),
+    (
+        &["run", "x", "--mirror", "d", "--io", "uring"],
+        "--mirror cannot be read with --io uring; take --io direct",
+    ),
     (&["run", "x", "--io", "aio"], "these exist: direct, buffered, uring"),
     (&["run", "x", "--threads", "0"], "--threads"),
     (&["run", "x", "--activations", "int16"], "int15, exact or int8"),

@@ -72,6 +72,7 @@ fn rows(place: &Path) -> Vec<Row> {
         row_of(&["bench"], "expert-cache", json!("40x"), Seen::In("expert_cache")),
         row_of(&["bench"], "dense", json!("int4"), Seen::In("dense")),
         row("io", json!("buffered"), Seen::In("io")),
+        row("mirror", json!([path("model")]), Seen::In("mirror")),
         row("readers", json!(2), Seen::In("readers")),
         row("overlap", json!("off"), Seen::In("overlap")),
         row("look-ahead", json!("off"), Seen::In("look_ahead")),

@@ -42,13 +42,14 @@ fn own(args: &BenchArgs) -> [(&'static str, bool, &'static [What]); 5] {
 }
 
 /// Settings that do not act on everything.
-const SETTINGS: [(&str, &[What]); 11] = [
+const SETTINGS: [(&str, &[What]); 12] = [
     ("chunk", STEPS),
     ("context", STEPS),
     ("expert-cache", STEPS),
     ("expert-top-p", STEPS),
     ("activations", STEPS),
     ("io", STEPS),
+    ("mirror", STEPS),
     ("readers", &[What::Machine, What::Decode, What::Prefill, What::Context]),
     ("overlap", STEPS),
     ("look-ahead", STEPS),

@@ -55,6 +55,7 @@ pub(crate) fn settings(args: &BenchArgs, model: &Model, threads: usize) -> Map<S
         "chunk": engine.chunk,
         "threads": threads,
         "io": engine.io.name(),
+        "mirror": engine.mirror,
         "readers": engine.readers,
         "overlap": engine.overlap.0,
         "look_ahead": engine.look_ahead.to_string(),
