@@ -1,6 +1,6 @@
 //! How fast the cache's own readers bring the experts of a model from disk, and what that costs of the processor, with
-//! nothing computed: `cargo run --release -p store --example read_rate -- DIRECTORY direct|buffered|uring READERS EXPERTS`.
-//! The experts are taken at scattered places, each once.
+//! nothing computed: `cargo run --release -p store --example read_rate -- DIRECTORY direct|buffered|uring READERS EXPERTS [guess]`.
+//! The experts are taken at scattered places, each once; with `guess` each group is guessed while the one before is read.
 #![allow(clippy::print_stdout, reason = "its line is its output")]
 
 use memory::Slab;
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::sync::Arc;
 use std::time::Instant;
-use store::cache::Next;
+use store::cache::{Next, Request};
 use store::{
     Access, Catalog, CatalogBuilder, Checkpoint, DiskReader, Entry, ExpertCache, ExpertId, ExpertLayout,
     PieceSpec,
@@ -21,8 +21,12 @@ type Pieces<'c> = BTreeMap<&'c str, &'c Entry>;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().collect();
-    let [_, directory, access, readers, experts] = &arguments[..] else {
-        return Err("give DIRECTORY direct|buffered|uring READERS EXPERTS".into());
+    let (arguments, guesses) = match &arguments[..] {
+        [arguments @ .., last] if last == "guess" => (arguments, true),
+        arguments => (arguments, false),
+    };
+    let [_, directory, access, readers, experts] = arguments else {
+        return Err("give DIRECTORY direct|buffered|uring READERS EXPERTS [guess]".into());
     };
     let access =
         Access::ALL.into_iter().find(|known| known.name() == access).ok_or("direct, buffered or uring")?;
@@ -37,8 +41,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     get(&mut cache, &all[all.len() - 2 * AT_ONCE..])?;
     let before = cache.statistics();
     let (start, processor) = (Instant::now(), processor_seconds()?);
-    for group in all[..experts.parse::<usize>()?.min(all.len() - 2 * AT_ONCE)].chunks(AT_ONCE) {
-        get(&mut cache, group)?;
+    let wanted = &all[..experts.parse::<usize>()?.min(all.len() - 2 * AT_ONCE)];
+    for (number, group) in wanted.chunks(AT_ONCE).enumerate() {
+        let mut request = cache.request(group);
+        if guesses {
+            cache.prefetch(wanted.chunks(AT_ONCE).nth(number + 1).unwrap_or_default());
+        }
+        finish(&mut cache, &mut request)?;
     }
     let (seconds, processor) = (start.elapsed().as_secs_f64(), processor_seconds()? - processor);
     let after = cache.statistics();
@@ -57,7 +66,12 @@ fn main() -> Result<(), Box<dyn Error>> {
 /// Reads a group of experts and lets it go.
 fn get(cache: &mut ExpertCache, ids: &[ExpertId]) -> Result<(), Box<dyn Error>> {
     let mut request = cache.request(ids);
-    while let Next::Arrived(arrivals) = cache.next(&mut request, None) {
+    finish(cache, &mut request)
+}
+
+/// Takes all that a request brings and lets it go.
+fn finish(cache: &mut ExpertCache, request: &mut Request) -> Result<(), Box<dyn Error>> {
+    while let Next::Arrived(arrivals) = cache.next(request, None) {
         for arrival in arrivals {
             cache.release(arrival.result?, 0);
         }
