@@ -132,9 +132,9 @@ impl Drive {
         findings
     }
 
-    /// Experts are read through the system's cache, so that this is what to count on.
+    /// Experts are read past the system's cache where that is possible, so that this is what to count on.
     fn rate(&self) -> Option<f64> {
-        self.buffered_bytes_per_second.map(|sample| sample.rate())
+        self.direct_bytes_per_second.or(self.buffered_bytes_per_second).map(|sample| sample.rate())
     }
 
     /// One line about it.
@@ -146,7 +146,7 @@ impl Drive {
                 format!("read at {} (direct reads are not possible here)", per_second(buffered))
             }
             (Some(buffered), Some(direct)) => {
-                format!("read at {} ({} direct)", per_second(buffered), per_second(direct))
+                format!("read at {} ({} through the file cache)", per_second(direct), per_second(buffered))
             }
         };
         let small = self.buffered_bytes_per_second.is_some_and(|sample| sample.bytes < FIRM_BYTES);
@@ -242,6 +242,9 @@ mod tests {
         assert_eq!(seconds(&drives, 40), Some(0.3 + 0.2));
         let unmeasured = Drive { buffered_bytes_per_second: None, ..drive(100, 100) };
         assert_eq!(seconds(&[drive(300, 100), unmeasured], 40), None);
+        let direct = Some(Sample { bytes: 200, time: Duration::from_secs(1) });
+        let quick = Drive { direct_bytes_per_second: direct, ..drive(100, 100) };
+        assert_eq!(seconds(&[quick], 40), Some(0.2), "as experts are read");
     }
 
     #[test]
