@@ -5,6 +5,7 @@ mod chat;
 mod convert;
 mod doctor;
 mod messages;
+mod routing;
 mod sampling;
 mod shell;
 mod text;
@@ -20,11 +21,13 @@ use memory::CacheSize;
 pub(crate) use messages::MessageArgs;
 use models::{Dense, LookAhead};
 use ops::Activations;
+pub(crate) use routing::{HistoryArgs, RoutingArgs, SimulateArgs};
 pub(crate) use sampling::{HEADING as SAMPLING_HEADING, SamplingArgs};
 pub(crate) use shell::{CompletionsArgs, ManArgs};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::LazyLock;
+use store::cache::CachePolicy;
 pub(crate) use text::{RenderArgs, TokenizeArgs};
 
 /// Of the program and of the numbers it computes.
@@ -104,6 +107,9 @@ pub(crate) enum Command {
     /// a checksum; the same tokens come out of it
     #[command(after_help = EXIT_CODES)]
     Convert(ConvertArgs),
+    /// Say how often experts would have been found in the cache, by policy and size, from routing traces of real runs
+    #[command(after_help = EXIT_CODES)]
+    Simulate(SimulateArgs),
     /// Print what a shell needs to complete commands and flags
     #[command(after_help = EXIT_CODES)]
     Completions(CompletionsArgs),
@@ -130,6 +136,7 @@ impl Command {
             Command::Doctor(args) => args.output.json,
             Command::Bench(args) => args.output.json,
             Command::Convert(args) => args.output.json,
+            Command::Simulate(args) => args.output.json,
             Command::Completions(_) | Command::Man(_) => false,
             Command::Config(args) => args.json(),
         }
@@ -149,7 +156,7 @@ impl Command {
             Command::Doctor(args) => &args.model.model,
             Command::Bench(args) => &args.model.model,
             Command::Convert(args) => &args.places,
-            Command::Config(_) | Command::Completions(_) | Command::Man(_) => &[],
+            Command::Config(_) | Command::Completions(_) | Command::Man(_) | Command::Simulate(_) => &[],
         }
     }
 
@@ -169,7 +176,8 @@ impl Command {
             | Command::Convert(_)
             | Command::Config(_)
             | Command::Completions(_)
-            | Command::Man(_) => None,
+            | Command::Man(_)
+            | Command::Simulate(_) => None,
         }
     }
 }
@@ -201,6 +209,10 @@ pub(crate) struct RunArgs {
         help_heading = SAMPLING_HEADING
     )]
     pub(crate) logprobs: Option<u32>,
+    #[command(flatten)]
+    pub(crate) routing: RoutingArgs,
+    #[command(flatten)]
+    pub(crate) history: HistoryArgs,
     #[command(flatten)]
     pub(crate) model: ModelArgs,
     #[command(flatten)]
@@ -371,6 +383,11 @@ pub(crate) struct EngineArgs {
     /// or all; changes no result [default: what is left]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub(crate) expert_cache: Option<CacheSize>,
+    /// Which expert leaves the cache for another: lru (asked for longest ago), lfu (asked for least often, where counts halve
+    /// every 128 steps), hybrid (lfu, of about equal counts lru); with -per-layer every layer keeps its share of the slots,
+    /// with :N counts halve every N steps, 1 to 1000000; changes no result
+    #[arg(long, value_name = "NAME", default_value_t)]
+    pub(crate) cache_policy: CachePolicy,
     /// How experts are read from disk: direct, past the system's file cache (where a file system refuses that, through it,
     /// which is said); buffered, through it; uring (Linux), as direct but by one thread for each drive; changes no result
     #[arg(long, value_name = "WAY", default_value = "direct", value_parser = values::access)]

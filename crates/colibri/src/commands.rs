@@ -11,6 +11,7 @@ pub(crate) mod logits;
 pub(crate) mod man;
 pub(crate) mod render;
 pub(crate) mod run;
+pub(crate) mod simulate;
 pub(crate) mod tokenize;
 pub(crate) mod trace;
 pub(crate) mod verify;

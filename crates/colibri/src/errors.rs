@@ -216,7 +216,11 @@ fn kind_of_engine(error: &EngineError) -> &'static str {
         },
         EngineError::Sampling(SamplingError::NotFinite { .. }) => "numerics",
         EngineError::BadSession(_) => "state",
-        EngineError::Sampling(_) | EngineError::TooLong { .. } | EngineError::EmptyPrompt => "usage",
+        EngineError::Routing(_) => "io",
+        EngineError::Sampling(_)
+        | EngineError::TooLong { .. }
+        | EngineError::EmptyPrompt
+        | EngineError::NoExperts => "usage",
     }
 }
 

@@ -302,6 +302,7 @@ pub(crate) fn streaming(model: &Model, args: &EngineArgs) -> Result<(Streaming, 
         (Arc::new(reader), notes)
     };
     let streaming = Streaming {
+        policy: args.cache_policy,
         overlap: args.overlap.0,
         look_ahead: args.look_ahead,
         ..Streaming::new(reader, args.readers)

@@ -8,6 +8,7 @@ mod deep;
 mod doctor;
 mod embedded;
 mod errors;
+mod expert_history;
 mod golden_file;
 mod interrupt;
 mod inventory;
@@ -17,6 +18,7 @@ mod logprobs;
 mod partial;
 mod progress;
 mod report;
+mod routing;
 mod sampling;
 #[cfg(test)]
 #[path = "../../../tests/seeds.rs"]
@@ -70,6 +72,7 @@ fn execute(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Command::Doctor(args) => commands::doctor::run(args, arguments),
         Command::Bench(args) => commands::bench::run(args),
         Command::Convert(args) => commands::convert::run(args),
+        Command::Simulate(args) => commands::simulate::run(args),
         Command::Completions(args) => commands::completions::run(args),
         Command::Man(args) => commands::man::run(args),
         Command::Config(args) => commands::config::run(args, arguments),

@@ -5,6 +5,8 @@ use memory::CacheSize;
 use models::Dense;
 use ops::Activations;
 use std::ops::RangeInclusive;
+use store::cache::CachePolicy;
+use store::cache::policy::PolicyError;
 use text::chat::Effort;
 
 /// Numbers with commas between them.
@@ -14,6 +16,14 @@ pub(crate) struct List(pub(crate) Vec<u32>);
 /// Token ids and what is added to their logits.
 #[derive(Clone, Debug)]
 pub(crate) struct Biases(pub(crate) Vec<(u32, f32)>);
+
+/// Sizes of the cache of experts.
+#[derive(Clone, Debug)]
+pub(crate) struct CacheSizes(pub(crate) Vec<CacheSize>);
+
+/// Policies of that cache.
+#[derive(Clone, Debug)]
+pub(crate) struct Policies(pub(crate) Vec<CachePolicy>);
 
 /// None: the plan chooses.
 #[derive(Clone, Copy, Debug)]
@@ -53,6 +63,25 @@ pub(crate) fn list(text: &str) -> Result<List, String> {
         })
     };
     text.split(',').enumerate().map(number).collect::<Result<_, _>>().map(List)
+}
+
+/// `16,40x,8GB`
+pub(crate) fn slots(text: &str) -> Result<CacheSizes, String> {
+    let size = |part: &str| {
+        let part = part.trim();
+        let experts = if part.bytes().all(|byte| byte.is_ascii_digit()) { "x" } else { "" };
+        format!("{part}{experts}").parse().map_err(|error: memory::MemoryError| error.to_string())
+    };
+    text.split(',').map(size).collect::<Result<_, _>>().map(CacheSizes)
+}
+
+/// `all` or `lru,lfu:64`
+pub(crate) fn policies(text: &str) -> Result<Policies, String> {
+    if text == "all" {
+        return Ok(Policies(CachePolicy::ALL.to_vec()));
+    }
+    let policy = |part: &str| part.trim().parse().map_err(|error: PolicyError| error.to_string());
+    text.split(',').map(policy).collect::<Result<_, _>>().map(Policies)
 }
 
 /// `5=2.5,17=-100`

@@ -1,5 +1,6 @@
 //! The loaded model with everything it works with: one owner, one step at a time.
 use crate::plan::Plan;
+use crate::routing::Recorder;
 use crate::sampler::{Sampler, Sampling, SamplingError};
 use memory::Slab;
 use models::step::{self, Workplace};
@@ -10,8 +11,9 @@ use models::{
 use ops::{Device, DeviceError, LATENT_BLOCK, NUMERICS_VERSION, Ops, Usage};
 use std::sync::Arc;
 use std::time::Instant;
-use store::cache::{CacheError, CacheStatistics};
-use store::{Checkpoint, ExpertCache, Reader};
+use store::cache::{CacheError, CachePolicy, CacheStatistics};
+use store::history::History;
+use store::{Catalog, Checkpoint, ExpertCache, Reader};
 
 /// What can go wrong while a planned model is loaded and used.
 #[derive(Debug, thiserror::Error)]
@@ -60,6 +62,12 @@ pub enum EngineError {
         /// Positions the model can reach.
         most: u32,
     },
+    /// A routing trace that cannot be begun.
+    #[error("the routing trace cannot be written: {0}")]
+    Routing(std::io::Error),
+    /// Nothing to trace.
+    #[error("none of the layers in use has routed experts, so there is no routing to trace; use more layers")]
+    NoExperts,
     /// Nothing to go on from.
     #[error("the prompt is empty; give at least one token")]
     EmptyPrompt,
@@ -84,13 +92,16 @@ pub struct Streaming {
     pub look_ahead: LookAhead,
     /// Whether anything is read while the device computes.
     pub overlap: bool,
+    /// Which expert leaves its slot for another.
+    pub policy: CachePolicy,
 }
 
 impl Streaming {
     /// By so many threads, everything else as usual.
     #[must_use]
     pub fn new(reader: Arc<dyn Reader>, readers: u32) -> Self {
-        Streaming { reader, readers, look_ahead: LookAhead::Auto, overlap: true }
+        let policy = CachePolicy::default();
+        Streaming { reader, readers, look_ahead: LookAhead::Auto, overlap: true, policy }
     }
 }
 
@@ -98,10 +109,15 @@ impl Streaming {
 pub struct Engine {
     model: Box<dyn Model>,
     ops: Ops,
-    experts: Experts,
+    pub(crate) experts: Experts,
     pool: StatePool,
     clock: Clock,
     plan: Plan,
+    /// Picks a token and layer.
+    pub(crate) ranks: u32,
+    pub(crate) identities: Identities,
+    pub(crate) recorder: Option<Recorder>,
+    pub(crate) history: Option<History>,
 }
 
 impl Engine {
@@ -120,27 +136,46 @@ impl Engine {
         let total = plan.dense.bytes();
         let mut done = |bytes| progress(Progress::Dense(bytes, total));
         let start = Instant::now();
+        let catalog = family.catalog(checkpoint, plan.options.layers)?;
         let (model, _) = family.load(checkpoint, Some(&mut *device), &plan.options, &mut done)?;
         tracing::info!(bytes = total, took = ?start.elapsed(), "dense weights are loaded");
-        let readers = streaming.readers;
-        let experts = load_experts(checkpoint, family, &plan, &mut *device, streaming, progress)?;
+        let (readers, policy) = (streaming.readers, streaming.policy);
+        let experts = load_experts((catalog, family.config.ranks), &plan, &mut *device, streaming, progress)?;
         let (slots, all) = (plan.slab.map_or(0, |slab| slab.slots()), plan.experts);
-        tracing::info!(slots, experts = all, readers, took = ?start.elapsed(), "experts can be had");
-        let identity = identity(checkpoint, family, &plan)?;
+        tracing::info!(slots, experts = all, readers, %policy, took = ?start.elapsed(), "experts can be had");
+        let identities = Identities::of(checkpoint, family, &plan)?;
         let layout = model.state_layout().clone();
         let Plan { context, sequences, .. } = plan;
         // Whole blocks for every sequence, as planned.
         let positions = context.next_multiple_of(LATENT_BLOCK) * sequences;
         let capacity = Capacity { context, sequences, positions };
-        let pool = StatePool::new(&mut *device, layout, identity, capacity)?;
+        let pool = StatePool::new(&mut *device, layout, identities.session, capacity)?;
         let ops = Ops::new(device, plan.arena)?;
-        Ok(Engine { model, ops, experts, pool, clock: Clock::default(), plan })
+        let (clock, ranks) = (Clock::default(), family.config.ranks);
+        Ok(Engine {
+            model,
+            ops,
+            experts,
+            pool,
+            clock,
+            plan,
+            ranks,
+            identities,
+            recorder: None,
+            history: None,
+        })
     }
 
     /// The plan it was loaded by.
     #[must_use]
     pub fn plan(&self) -> &Plan {
         &self.plan
+    }
+
+    /// Tells this model, with the layers in use, from others, however its weights are packed.
+    #[must_use]
+    pub fn model_identity(&self) -> &[u8; 32] {
+        &self.identities.model
     }
 
     /// The model.
@@ -204,6 +239,7 @@ impl Engine {
         };
         let start = Instant::now();
         let outcome = step::run(&*self.model, place, batch);
+        self.note_routing();
         tell(batch.len(), rows, start, &outcome);
         outcome
     }
@@ -242,39 +278,51 @@ fn tell(
 }
 
 fn load_experts(
-    checkpoint: &Checkpoint,
-    family: &Family,
+    (catalog, ranks): (Option<Catalog>, u32),
     plan: &Plan,
     device: &mut dyn Device,
     streaming: Streaming,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Experts, EngineError> {
-    let (Some(catalog), Some(slab)) = (family.catalog(checkpoint, plan.options.layers)?, plan.slab) else {
+    let (Some(catalog), Some(slab)) = (catalog, plan.slab) else {
         return Ok(Experts::none());
     };
     let slab = Slab::from_plan(slab)?;
     let buffer = device.adopt(&slab, "slots of routed experts")?;
-    let Streaming { reader, readers, look_ahead, overlap } = streaming;
+    let Streaming { reader, readers, look_ahead, overlap, policy } = streaming;
     let mut cache = ExpertCache::new(Arc::new(catalog), reader, slab, readers)?;
     if plan.all_resident() {
         cache.preload(&mut |done, total| progress(Progress::Experts(done, total)))?;
         return Ok(Experts::resident(device, buffer, cache)?);
     }
-    let overlap = Overlap { overlap, look_ahead, ranks: family.config.ranks };
-    Ok(Experts::streamed(device, buffer, cache, overlap)?)
+    let overlap = Overlap { overlap, look_ahead, ranks };
+    Ok(Experts::streamed(device, buffer, cache.with_policy(policy), overlap)?)
 }
 
-/// Names model, packing and numerics: snapshots of one identity can be exchanged.
-fn identity(checkpoint: &Checkpoint, family: &Family, plan: &Plan) -> Result<[u8; 32], LoadError> {
-    let mut hasher = blake3::Hasher::new();
-    hasher.update(family.identity(checkpoint)?.as_bytes());
-    let options = &plan.options;
-    let settings = format!(
-        "numerics {NUMERICS_VERSION}, dense {}, activations {}, layers {:?}, top-p {}",
-        options.dense.name(),
-        options.activations.name(),
-        options.layers,
-        options.expert_top_p,
-    );
-    Ok(*hasher.update(settings.as_bytes()).finalize().as_bytes())
+/// What a loaded model is told from others by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Identities {
+    /// Model and layers in use, whatever the packing: what a history of picks belongs to.
+    pub(crate) model: [u8; 32],
+    /// Model, packing and numerics: snapshots of one such identity can be exchanged.
+    pub(crate) session: [u8; 32],
+}
+
+impl Identities {
+    fn of(checkpoint: &Checkpoint, family: &Family, plan: &Plan) -> Result<Self, LoadError> {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(family.identity(checkpoint)?.as_bytes());
+        let options = &plan.options;
+        let with = |settings: String| *hasher.clone().update(settings.as_bytes()).finalize().as_bytes();
+        Ok(Identities {
+            model: with(format!("layers {:?}", options.layers)),
+            session: with(format!(
+                "numerics {NUMERICS_VERSION}, dense {}, activations {}, layers {:?}, top-p {}",
+                options.dense.name(),
+                options.activations.name(),
+                options.layers,
+                options.expert_top_p,
+            )),
+        })
+    }
 }

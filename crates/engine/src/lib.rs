@@ -42,6 +42,7 @@ mod engine;
 pub mod generate;
 pub mod plan;
 mod rehearsal;
+mod routing;
 pub mod sampler;
 mod session;
 

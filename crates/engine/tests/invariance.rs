@@ -15,6 +15,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use seeds::seeds;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+use store::cache::CachePolicy;
 use store::faulty_reader::FaultyReader;
 use store::{Access, DiskReader, Reader};
 
@@ -36,6 +37,8 @@ struct Case {
     device: Kind,
     /// None: all experts are resident.
     slots: Option<u32>,
+    /// Which expert leaves.
+    policy: CachePolicy,
     readers: u32,
     look_ahead: LookAhead,
     overlap: bool,
@@ -79,6 +82,7 @@ fn load(case: &Case) -> Engine {
     let mut setup = setup(case.kind);
     setup.readers = case.readers;
     (setup.look_ahead, setup.overlap) = (case.look_ahead, case.overlap);
+    setup.policy = case.policy;
     if let Some(slots) = case.slots {
         setup = setup.slots(slots);
     }
@@ -157,6 +161,7 @@ const PLAIN: Case = Case {
     kind: 0,
     device: Kind::Oracle,
     slots: None,
+    policy: CachePolicy::ALL[0],
     readers: 1,
     look_ahead: LookAhead::Off,
     overlap: true,
@@ -183,6 +188,9 @@ fn one_change_at_a_time() {
         check(&Case { kind: 1, ..plain });
         check(&Case { slots: Some(40), ..plain });
         check(&Case { slots: Some(40), readers: 8, ..plain });
+        for policy in CachePolicy::ALL {
+            check(&Case { slots: Some(13), policy, ..plain });
+        }
         check(&Case { slots: Some(40), slow_reads: true, ..plain });
         check(&Case { slots: Some(40), overlap: false, ..plain });
         for look_ahead in LOOK_AHEADS {
@@ -220,12 +228,13 @@ fn any_case() -> impl Strategy<Value = Case> {
     let chunks = prop::array::uniform3([chunk(), chunk()]);
     let slots = prop::sample::select(&[None, Some(1), Some(2), Some(5), Some(12), Some(100)][..]);
     let device = prop::sample::select(&Kind::ALL[..]);
-    let how = (0..KINDS.len(), device, slots, prop::sample::select(&[1u32, 8][..]), 1..=3usize);
+    let cache = (slots, prop::sample::select(&CachePolicy::ALL[..]));
+    let how = (0..KINDS.len(), device, cache, prop::sample::select(&[1u32, 8][..]), 1..=3usize);
     let ahead = (prop::sample::select(&LOOK_AHEADS[..]), any::<bool>());
     let (late, slow_reads) = (any::<bool>(), any::<bool>());
     (how, ahead, late, slow_reads, prop::sample::select(&[1usize, 3][..]), chunks, any::<u64>()).prop_map(
         |(
-            (kind, device, slots, readers, threads),
+            (kind, device, (slots, policy), readers, threads),
             (look_ahead, overlap),
             late,
             slow_reads,
@@ -236,6 +245,7 @@ fn any_case() -> impl Strategy<Value = Case> {
             kind,
             device,
             slots,
+            policy,
             readers,
             look_ahead,
             overlap,

@@ -10,7 +10,8 @@ use ops::{
 };
 use std::time::Duration;
 use store::cache::{Arrival, CacheStatistics, ExpertCache, Lease, Next, Request};
-use store::catalog::ExpertId;
+use store::catalog::{Catalog, ExpertId};
+use store::routing::{LayerPicks, NO_PICK, RoutingStep};
 
 /// One layer's router, shared experts and the way into and out of the routed ones.
 pub struct Moe {
@@ -74,13 +75,12 @@ impl Moe {
         let shared = self.shared.as_ref().map(|mlp| mlp.forward(ops, x));
         let rows = ops.scratch(x.rows * self.ranks, z.cols);
         let task = Task { out: rows, x: z, picks, expert: self.expert.within(step.experts.slab) };
-        let wanted = match wanted {
-            Some(wanted) => wanted,
-            None => {
-                let last = step.ops.submit()?;
-                step.ops.device().wait(last, None)?;
-                step.experts.request(step.ops, &mut step.parts, self.layer, picks)?
-            }
+        let wanted = if let Some(wanted) = wanted {
+            wanted
+        } else {
+            let last = step.ops.submit()?;
+            step.ops.device().wait(last, None)?;
+            step.experts.request(step.ops, &mut step.parts, self.layer, picks)?
         };
         step.experts.apply(step.ops, step.clock, &mut step.parts, wanted, &task)?;
 
@@ -130,6 +130,8 @@ pub struct Experts {
     /// Whether the disk works while the device does.
     overlap: bool,
     mode: Mode,
+    /// Picks since they were taken last, if they are wanted.
+    routing: Option<RoutingStep>,
 }
 
 enum Mode {
@@ -165,14 +167,14 @@ impl Experts {
     #[must_use]
     pub fn none() -> Self {
         let mode = Mode::Resident { tables: Vec::new(), cache: None };
-        Experts { first_layer: 0, count: 0, slab: Buffer(0), overlap: true, mode }
+        Experts { first_layer: 0, count: 0, slab: Buffer(0), overlap: true, mode, routing: None }
     }
 
     /// For a rehearsal, in which nothing is computed: as if all experts stayed, `guesses`: or if they did not.
     #[must_use]
     pub fn rehearsal(table: Ids, guesses: bool) -> Self {
         let mode = Mode::Rehearsed { table, guesses };
-        Experts { first_layer: 0, count: table.0.rows, slab: Buffer(0), overlap: true, mode }
+        Experts { first_layer: 0, count: table.0.rows, slab: Buffer(0), overlap: true, mode, routing: None }
     }
 
     /// Experts that stay: `cache` holds all of them, `slab` is its memory on the device.
@@ -193,7 +195,7 @@ impl Experts {
             tables.push(table);
         }
         let mode = Mode::Resident { tables, cache: Some(Box::new(cache)) };
-        Ok(Experts { first_layer: u32::from(layers.start), count, slab, overlap: true, mode })
+        Ok(Experts { first_layer: u32::from(layers.start), count, slab, overlap: true, mode, routing: None })
     }
 
     /// Experts that come and go.
@@ -212,7 +214,7 @@ impl Experts {
         let first_layer = u32::from(cache.catalog().layers().start);
         let guesses = Guesses::new(if overlap { look_ahead } else { LookAhead::Off }, ranks, count);
         let mode = Mode::Streamed { table, entries, cache: Box::new(cache), guesses };
-        Ok(Experts { first_layer, count, slab, overlap, mode })
+        Ok(Experts { first_layer, count, slab, overlap, mode, routing: None })
     }
 
     /// What the cache counted.
@@ -248,6 +250,40 @@ impl Experts {
         }
     }
 
+    /// The places of the experts, if there are any.
+    #[must_use]
+    pub fn catalog(&self) -> Option<&Catalog> {
+        match &self.mode {
+            Mode::Resident { cache, .. } => cache.as_deref().map(|cache| &**cache.catalog()),
+            Mode::Rehearsed { .. } => None,
+            Mode::Streamed { cache, .. } => Some(cache.catalog()),
+        }
+    }
+
+    /// Whether experts come and go.
+    #[must_use]
+    pub fn come_and_go(&self) -> bool {
+        matches!(self.mode, Mode::Streamed { .. })
+    }
+
+    /// Tells the cache what is known from before; see [`ExpertCache::expect`].
+    pub fn expect(&mut self, shares: &[f64]) {
+        if let Mode::Streamed { cache, .. } = &mut self.mode {
+            cache.expect(shares);
+        }
+    }
+
+    /// Keeps the picks of every layer from now on, or no longer. Where all experts stay, that makes every layer wait for its
+    /// router.
+    pub fn keep_routing(&mut self, keep: bool) {
+        self.routing = keep.then(Vec::new);
+    }
+
+    /// The picks that were kept since the last call.
+    pub fn take_routing(&mut self) -> RoutingStep {
+        self.routing.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
     /// Slots whose last use is completed may be filled again.
     pub(crate) fn retire(&mut self, completed: Submission) {
         if let Mode::Streamed { cache, .. } = &mut self.mode {
@@ -255,7 +291,16 @@ impl Experts {
         }
     }
 
-    /// Starts the reads of a layer's picks: the layer's one wait, unless all experts stay.
+    /// Keeps a layer's picks of the rows that count.
+    fn note_routing(&mut self, parts: &[Standing<'_>], layer: u32, picks: &[u32], ranks: u32) {
+        let Some(routing) = &mut self.routing else { return };
+        let rows = picks.chunks_exact(ranks as usize).enumerate();
+        let counting = rows.filter(|(row, _)| counts(parts, *row as u32)).flat_map(|(_, picks)| picks);
+        let picks = counting.map(|&pick| if pick == NONE { NO_PICK } else { pick as u16 }).collect();
+        routing.push(LayerPicks { layer: layer as u16, picks });
+    }
+
+    /// Starts the reads of a layer's picks: the layer's one wait, unless all experts stay and nobody wants to know.
     fn request(
         &mut self,
         ops: &mut Ops,
@@ -263,23 +308,32 @@ impl Experts {
         layer: u32,
         picks: Ids,
     ) -> Result<Wanted, DeviceError> {
-        let (cache, guesses) = match &mut self.mode {
+        match &self.mode {
             Mode::Resident { tables, .. } => {
-                return Ok(Wanted::Resident { table: tables[(layer - self.first_layer) as usize] });
+                let table = tables[(layer - self.first_layer) as usize];
+                if self.routing.is_some() {
+                    let list = ops.read_ids(picks)?;
+                    self.note_routing(parts, layer, &list, picks.0.cols);
+                }
+                return Ok(Wanted::Resident { table });
             }
             Mode::Rehearsed { table, .. } => return Ok(Wanted::Resident { table: *table }),
-            Mode::Streamed { cache, guesses, .. } => (cache, guesses),
-        };
+            Mode::Streamed { .. } => {}
+        }
         let pending = ops.read_later(picks.0)?;
         let completed = pending.ticket.after;
         let list = ops.take_ids(pending)?;
-        cache.retire(completed.0);
         fail_pickless_rows(parts, layer, &list, picks.0.cols);
         batch::any_alive(parts);
+        self.note_routing(parts, layer, &list, picks.0.cols);
+        let Mode::Streamed { cache, guesses, .. } = &mut self.mode else {
+            unreachable!("experts that do not stay are streamed")
+        };
+        cache.retire(completed.0);
         let mut wanted = vec![false; self.count as usize];
         for (row, ranks) in list.chunks_exact(picks.0.cols as usize).enumerate() {
-            let counts = parts.iter().any(|p| p.error.is_none() && p.holds(row as u32));
-            for &expert in ranks.iter().filter(|&&e| counts && e != NONE) {
+            let counting = counts(parts, row as u32);
+            for &expert in ranks.iter().filter(|&&e| counting && e != NONE) {
                 wanted[expert as usize] = true;
             }
         }
@@ -399,6 +453,11 @@ fn prefetch(cache: &mut ExpertCache, layer: u32, experts: &[u32]) {
 fn new_table(device: &mut dyn Device, count: u32) -> Result<Ids, DeviceError> {
     let buffer = device.allocate(u64::from(count) * 8, "table of expert slots")?;
     Ok(Ids(Tensor::new(buffer, 0, count, 2)))
+}
+
+/// Whether a row belongs to a part that has not failed.
+fn counts(parts: &[Standing<'_>], row: u32) -> bool {
+    parts.iter().any(|part| part.error.is_none() && part.holds(row))
 }
 
 /// A row that picked nothing at all held a number that is not finite.

@@ -33,7 +33,7 @@ use busy::Busy;
 use causes::Causes;
 use fetch::{Fetcher, Landing, SLICE_BYTES};
 use memory::{HostBuffer, Slab};
-use policy::{Ranking, Shares};
+use policy::Ranking;
 use queue::{Job, Promotion, Queue};
 use request::{Event, Held, Pending};
 use slots::{Slots, State};
@@ -192,16 +192,10 @@ impl ExpertCache {
     }
 
     /// The same with another policy; for a cache that has not been used.
-    ///
-    /// # Errors
-    /// [`CacheError::TooFewForLayers`].
-    pub fn with_policy(mut self, policy: CachePolicy) -> Result<Self, CacheError> {
-        let (slots, layers) = (self.slab.slots(), self.catalog.layers().len() as u32);
-        if policy.shares == Shares::PerLayer && slots < layers {
-            return Err(CacheError::TooFewForLayers { policy, slots, layers });
-        }
-        self.slots = Slots::new(slots, ranking(policy, &self.catalog));
-        Ok(self)
+    #[must_use]
+    pub fn with_policy(mut self, policy: CachePolicy) -> Self {
+        self.slots = Slots::new(self.slab.slots(), ranking(policy, &self.catalog));
+        self
     }
 
     /// It is known from earlier runs in which share of all steps each expert is asked for, in the order of layers and experts.

@@ -29,6 +29,7 @@ pub mod error;
 #[cfg(any(test, feature = "testing"))]
 pub mod faulty_reader;
 pub mod files;
+pub mod history;
 mod index;
 mod lookup;
 pub mod mirror;

@@ -1,5 +1,5 @@
 //! Arguments of the command that measures.
-use super::{EngineArgs, ModelArgs, OutputArgs};
+use super::{EngineArgs, ModelArgs, OutputArgs, RoutingArgs};
 use crate::values;
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
@@ -89,6 +89,8 @@ pub(crate) struct BenchArgs {
     /// fewest experts in the cache]
     #[arg(long, value_name = "FILE")]
     pub(crate) text: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) routing: RoutingArgs,
     #[command(flatten)]
     pub(crate) model: ModelArgs,
     #[command(flatten)]

@@ -1,5 +1,5 @@
 //! Flags of conversations: what is said before them, how the model thinks, and how that is shown.
-use super::{EngineArgs, ModelArgs, SamplingArgs};
+use super::{EngineArgs, HistoryArgs, ModelArgs, RoutingArgs, SamplingArgs};
 use crate::chat::Thinking;
 use crate::errors::Failure;
 use crate::values;
@@ -27,6 +27,10 @@ pub(crate) struct ChatArgs {
     pub(crate) no_history: bool,
     #[command(flatten)]
     pub(crate) sampling: SamplingArgs,
+    #[command(flatten)]
+    pub(crate) routing: RoutingArgs,
+    #[command(flatten)]
+    pub(crate) history: HistoryArgs,
     #[command(flatten)]
     pub(crate) model: ModelArgs,
     #[command(flatten)]

@@ -5,12 +5,14 @@ use super::orders::Thinking;
 use super::saved::{self, Chat, Options};
 use super::screen::{Screen, Streams, Surface as _};
 use super::voice::{self, Voice};
-use crate::args::{EngineArgs, ModelArgs, SamplingArgs, SpeechArgs};
+use crate::args::{EngineArgs, HistoryArgs, ModelArgs, RoutingArgs, SamplingArgs, SpeechArgs};
 use crate::errors::Failure;
+use crate::expert_history::ExpertHistory;
 use crate::interrupt::{self, Stoppable};
 use crate::load::{self, Model};
 use crate::logprobs;
 use crate::report::{self, Pace, Stats, counted};
+use crate::routing::RoutingFile;
 use crate::sampling::{self, Decoding};
 use crate::terminal::Stream;
 use crate::work::{Demand, Planned, Work};
@@ -28,6 +30,8 @@ use text::chat::{ChatOptions, FinishReason, Message, Role};
 pub(crate) struct Flags<'a> {
     pub(crate) speech: &'a SpeechArgs,
     pub(crate) sampling: &'a SamplingArgs,
+    pub(crate) routing: &'a RoutingArgs,
+    pub(crate) history: &'a HistoryArgs,
     pub(crate) model: &'a ModelArgs,
     pub(crate) engine: &'a EngineArgs,
     pub(crate) logprobs: Option<u32>,
@@ -46,6 +50,8 @@ pub(crate) enum Asked<'a> {
 /// A model that is spoken with.
 pub(crate) struct Speaker {
     work: Work,
+    routing: RoutingFile,
+    history: ExpertHistory,
     conversation: Conversation,
     decoding: Decoding,
     /// Where nothing may be written.
@@ -65,7 +71,7 @@ pub(crate) struct Speaker {
 impl Speaker {
     /// Loads the model. A conversation in a file is looked at before.
     pub(crate) fn load(flags: Flags<'_>, saved: Option<&Path>, several: bool) -> Result<Self, Failure> {
-        let Flags { speech, sampling, model: places, engine, logprobs, json } = flags;
+        let Flags { speech, sampling, routing, history, model: places, engine, logprobs, json } = flags;
         let model = load::open(places)?;
         let options = voice::options(speech);
         let voice = Voice::new(load::tokenizer(&model)?, &model.family, options.clone())
@@ -74,10 +80,16 @@ impl Speaker {
         let decoding = sampling::of_chat(sampling, &model, voice.stop_ids())?.with_logprobs(logprobs);
         let tokens = chat.as_ref().map_or(0, |chat| chat.record.ids.len());
         let demand = demand(&model, engine, tokens, several)?.choosing(decoding.clone());
-        let work = Planned::new(&model, engine, demand)?.load()?;
+        let planned = Planned::new(&model, engine, demand)?;
+        let mut routing = RoutingFile::create(routing, &places.model)?;
+        let mut work = planned.load()?;
+        routing.begin(&mut work.engine)?;
+        let history = ExpertHistory::begin(history.history.0, &mut work.engine);
         interrupt::at_rest();
         let mut speaker = Speaker {
             work,
+            routing,
+            history,
             conversation: Conversation::new(voice),
             decoding,
             models: places.model.clone(),
@@ -93,6 +105,11 @@ impl Speaker {
             _ => speaker.reset()?,
         }
         Ok(speaker)
+    }
+
+    /// Ends what is written about the conversation as long as it goes on.
+    pub(crate) fn end(&mut self) -> Result<(), Failure> {
+        self.routing.end(&mut self.work.engine)
     }
 
     /// Begins as the flags say.
@@ -142,6 +159,7 @@ impl Speaker {
             Asked::Again => self.conversation.retry(engine, &manner, &mut news),
         };
         let shown = screen.finish();
+        self.history.save(&mut self.work.engine);
         drop(stoppable);
         if let Some(failure) = closed {
             return Err(failure);

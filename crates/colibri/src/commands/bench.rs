@@ -15,6 +15,7 @@ mod table;
 use crate::args::{BenchArgs, What};
 use crate::errors::Failure;
 use crate::load::{self, Model};
+use crate::routing::RoutingFile;
 use crate::work::{Demand, Planned, Work};
 use crate::{interrupt, report};
 use disk::Disk;
@@ -237,7 +238,9 @@ impl<'a> Bench<'a> {
         let streamed = planned.plan.slab.is_some() && !planned.plan.all_resident();
         let device = Traced::new(load::device(&args.engine)?);
         let trace = device.trace();
+        let mut routing = RoutingFile::create(&args.routing, &args.model.model)?;
         let mut work = planned.load_on(Box::new(device))?;
+        routing.begin(&mut work.engine)?;
         let disk = if streamed { self.disk.take() } else { None };
         let mut machine = Machine::new(self.bytes, disk)?;
         let Work { engine, cancel, .. } = &mut work;
@@ -256,6 +259,7 @@ impl<'a> Bench<'a> {
         for (arm, _) in &mut own {
             steps.look(arm)?;
         }
+        routing.end(steps.engine)?;
         let rates = self.rates(&limits);
         for (arm, spread) in own {
             let row = arm.row(spread, &rates, streamed);

@@ -2,7 +2,9 @@
 use crate::args::RunArgs;
 use crate::commands::chat;
 use crate::errors::{Failure, INTERRUPTED};
+use crate::expert_history::ExpertHistory;
 use crate::report::{self, Pace};
+use crate::routing::RoutingFile;
 use crate::sampling::Decoding;
 use crate::work::{Demand, Planned};
 use crate::{load, logprobs, progress, sampling};
@@ -33,7 +35,10 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let demand = Demand::new(request, prompt.len()).choosing(decoding.clone());
     let planned = Planned::new(&model, &args.engine, demand)?;
     note_ends(&decoding, &planned.plan, prompt.len());
+    let mut trace = RoutingFile::create(&args.routing, &args.model.model)?;
     let mut work = planned.load()?;
+    trace.begin(&mut work.engine)?;
+    let mut history = ExpertHistory::begin(args.history.history.0, &mut work.engine);
     drop(model);
     let mut output = Output::new(&tokenizer, decoding.stop_strings()?, !args.output.json, prompt.len());
     let task = Task {
@@ -51,6 +56,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     if stopped {
         answer.finish = Finish::Stop;
     }
+    history.save(&mut work.engine);
+    trace.end(&mut work.engine)?;
     let stats = work.stats(Pace::of(answer.prefill), Pace::of(answer.decode));
     if args.output.json {
         let mut object = json!({

@@ -6,7 +6,7 @@ use std::any::TypeId;
 
 /// Flags that belong to one call: what goes in, where the results go, and what is to be done. They are given anew each
 /// time, because a forgotten line in a file must not choose them. All other flags are settings.
-const PER_CALL: [&str; 28] = [
+const PER_CALL: [&str; 32] = [
     "ids",
     "inputs",
     "layers",
@@ -35,6 +35,10 @@ const PER_CALL: [&str; 28] = [
     "text",
     "thin",
     "verify",
+    "trace-routing",
+    "slots",
+    "policy",
+    "before",
 ];
 /// Flags that say where settings come from.
 const SOURCES: [&str; 2] = ["config", "no-config"];

@@ -12,6 +12,7 @@ mod documents;
 mod failures;
 mod files;
 mod help;
+mod history;
 mod inspect;
 #[cfg(unix)]
 mod interrupt;
@@ -24,6 +25,7 @@ mod run;
 mod sampling;
 mod settings;
 mod shell;
+mod simulate;
 #[cfg(unix)]
 mod terminal;
 mod usage;

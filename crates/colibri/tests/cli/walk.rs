@@ -73,6 +73,7 @@ fn rows(place: &Path) -> Vec<Row> {
         row_of(&["bench"], "dense", json!("int4"), Seen::In("dense")),
         row("io", json!("buffered"), Seen::In("io")),
         row("mirror", json!([path("model")]), Seen::In("mirror")),
+        row("cache-policy", json!("lru-per-layer"), Seen::In("cache_policy")),
         row("readers", json!(2), Seen::In("readers")),
         row("overlap", json!("off"), Seen::In("overlap")),
         row("look-ahead", json!("off"), Seen::In("look_ahead")),
@@ -120,7 +121,7 @@ fn rows(place: &Path) -> Vec<Row> {
             Seen::That(|without, with| !without.stderr.contains(" INFO ") && with.stderr.contains(" INFO ")),
         ),
         // They do nothing of which a log could tell.
-        row_of(&["completions", "man"], "log-level", json!("loud"), Seen::Refusal),
+        row_of(&["completions", "man", "simulate"], "log-level", json!("loud"), Seen::Refusal),
         row("log-file", path("log"), Seen::File),
         row("system", json!("Be kind."), Seen::That(other_prompt)),
         row("effort", json!("low"), Seen::That(other_prompt)),
@@ -135,6 +136,8 @@ fn rows(place: &Path) -> Vec<Row> {
         ),
         // It is kept at a terminal only, where other tests look.
         row("no-history", json!("perhaps"), Seen::Refusal),
+        // It acts across runs, where other tests look.
+        row("history", json!("perhaps"), Seen::Refusal),
     ]
 }
 
@@ -182,6 +185,8 @@ fn calls(place: &Path) -> Vec<(&'static str, Call)> {
     fs::write(&chat, r#"[{"role": "user", "content": "Once"}]"#).unwrap();
     let (out, chat) = (text_of(&out).to_owned(), text_of(&chat).to_owned());
     let model = text_of(&place.join("model")).to_owned();
+    let routing = text_of(&place.join("routing")).to_owned();
+    crate::common::colibri(&["run", "Once", "--max-tokens", "4", "--trace-routing", &routing]);
     let call = |works: &[&str], fails: &[&str]| {
         let owned = |words: &[&str]| words.iter().map(ToString::to_string).collect::<Vec<String>>();
         let works = owned(works);
@@ -209,6 +214,7 @@ fn calls(place: &Path) -> Vec<(&'static str, Call)> {
         ("config", call(&["config", "run"], &["config", "abacus"])),
         ("render", call(&["render", &chat], &["render", "absent.json"])),
         ("tokenize", call(&["tokenize", "Once"], &["tokenize", "--decode", "abacus"])),
+        ("simulate", call(&["simulate", &routing], &["simulate", "absent"])),
         ("completions", call(&["completions", "bash"], &["completions", "abacus"])),
         ("man", call(&["man", "run"], &["man", "abacus"])),
     ]

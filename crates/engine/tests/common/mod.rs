@@ -12,6 +12,7 @@ use ops::{Activations, Device, Oracle};
 use safetensors::SafeTensors;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use store::cache::CachePolicy;
 use store::{Checkpoint, Reader};
 
 pub(crate) fn data(path: &str) -> PathBuf {
@@ -85,6 +86,7 @@ pub(crate) struct Setup {
     pub(crate) readers: u32,
     pub(crate) look_ahead: LookAhead,
     pub(crate) overlap: bool,
+    pub(crate) policy: CachePolicy,
 }
 
 impl Setup {
@@ -99,7 +101,13 @@ impl Setup {
             // Tests count reads, and ops by name; guesses have tests of their own.
             look_ahead: LookAhead::Off,
             overlap: true,
+            policy: CachePolicy::default(),
         }
+    }
+
+    pub(crate) fn policy(mut self, policy: CachePolicy) -> Self {
+        self.policy = policy;
+        self
     }
 
     pub(crate) fn slots(mut self, slots: u32) -> Self {
@@ -119,8 +127,8 @@ impl Setup {
 
     pub(crate) fn load(self) -> Engine {
         let reader = self.reader.unwrap_or_else(|| readers::plain(&self.checkpoint));
-        let Setup { look_ahead, overlap, .. } = self;
-        let streaming = Streaming { look_ahead, overlap, ..Streaming::new(reader, self.readers) };
+        let Setup { look_ahead, overlap, policy, .. } = self;
+        let streaming = Streaming { look_ahead, overlap, policy, ..Streaming::new(reader, self.readers) };
         engine_with(&self.checkpoint, &self.request, self.device, streaming)
     }
 }

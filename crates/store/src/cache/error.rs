@@ -1,6 +1,5 @@
 //! Why an expert did not arrive, and why a cache cannot be.
 
-use super::policy::CachePolicy;
 use crate::catalog::ExpertId;
 use crate::reader::ReadError;
 use std::ops::Range;
@@ -102,20 +101,6 @@ pub enum CacheError {
         readers: u32,
         /// The system's reason.
         source: std::io::Error,
-    },
-    /// A layer would have no slot.
-    #[error(
-        "the cache policy {policy} gives every layer its own slots, but there are {slots} slots for {layers} layers; give the \
-         cache at least {layers} slots (--expert-cache {layers}x), or use a policy of one budget, such as {}",
-        CachePolicy::default()
-    )]
-    TooFewForLayers {
-        /// The policy.
-        policy: CachePolicy,
-        /// Slots of the cache.
-        slots: u32,
-        /// Layers with experts.
-        layers: u32,
     },
     /// The system gives no memory for reads that cannot go straight into a slot.
     #[error("the reader threads get no memory; set fewer than {readers}")]

@@ -37,7 +37,8 @@ pub enum Order {
 pub enum Shares {
     /// Any expert may go for any other.
     Whole,
-    /// Every layer has as many slots as any other (give or take one), and an expert goes only for one of its own layer.
+    /// Every layer keeps as many slots as any other (give or take one): an expert goes for one of its own layer. A layer gets
+    /// more for as long as it needs more at once, as long prompts make it.
     PerLayer,
 }
 
@@ -61,9 +62,10 @@ impl CachePolicy {
     ];
 }
 
+/// The fewest bytes read over the traces of `docs/running.md`.
 impl Default for CachePolicy {
     fn default() -> Self {
-        Self { order: Order::Lru, shares: Shares::Whole }
+        Self { order: Order::Lfu { half_life: Self::HALF_LIFE }, shares: Shares::Whole }
     }
 }
 
@@ -139,6 +141,8 @@ enum By {
 
 /// Steps of a logarithm to base 2 that still tell two counts apart.
 const FINE: f64 = (1_u64 << 24) as f64;
+/// Steps of now that weigh as much as all that is known from before: texts differ in what they ask for, so that more misleads.
+const STEPS_OF_BEFORE: f64 = 4.0;
 /// A count of nothing has this class; there is none below.
 const NEVER: i64 = i64::MIN;
 
@@ -234,9 +238,9 @@ impl Ranking {
         self.stamps[expert as usize] = self.names;
     }
 
-    /// It is known from before that an expert is asked for in this share of all steps.
+    /// It is known from before that an expert is asked for in this share of all steps: it counts as so many steps of now would.
     pub(super) fn expect(&mut self, expert: u32, share: f64) {
-        self.counts.set(expert, self.counts.steady(share));
+        self.counts.set(expert, share * STEPS_OF_BEFORE);
     }
 
     /// The number of the request that needs an expert next.

@@ -1,8 +1,7 @@
 //! What the cache would have done: requests of a routing trace through the cache's own book of slots, without a byte read.
 //! It counts what the cache counts where nothing is guessed and no read fails. It knows no model and no file.
 
-use super::CacheError;
-use super::policy::{CachePolicy, Ranking, Shares};
+use super::policy::{CachePolicy, Ranking};
 use super::slots::Slots;
 use crate::routing::{RoutingHead, RoutingTrace};
 
@@ -130,30 +129,20 @@ pub struct Known<'k> {
 /// let step = |pick| vec![LayerPicks { layer: 1, picks: vec![pick] }];
 /// let steps = [0, 1, 0, 2, 0, 3, 0, 1].map(step).to_vec();
 /// let requests = Requests::of(&RoutingTrace { head, steps, cut: 0 });
-/// let lru = simulate("lru".parse::<CachePolicy>()?, 2, &requests, Known::default())?;
+/// let lru = simulate("lru".parse::<CachePolicy>()?, 2, &requests, Known::default());
 /// assert_eq!((lru.hits, lru.misses, lru.bytes_read), (3, 5, 5000));
 /// assert_eq!(optimum(3, &requests).misses, 4);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-///
-/// # Errors
-/// [`CacheError::TooFewForLayers`].
-pub fn simulate(
-    policy: CachePolicy,
-    slots: u32,
-    requests: &Requests,
-    known: Known<'_>,
-) -> Result<Outcome, CacheError> {
+#[must_use]
+pub fn simulate(policy: CachePolicy, slots: u32, requests: &Requests, known: Known<'_>) -> Outcome {
     let (layers, slots) = (requests.layers, slots.clamp(1, requests.experts().max(1)));
-    if policy.shares == Shares::PerLayer && slots < layers {
-        return Err(CacheError::TooFewForLayers { policy, slots, layers });
-    }
     let mut slots = Slots::new(slots, Ranking::new(policy, layers, requests.experts_per_layer));
     slots.expect(known.shares);
     if known.pinned {
         slots.fix(&most_used(known.shares));
     }
-    Ok(run(slots, requests, None))
+    run(slots, requests, None)
 }
 
 /// The same with the best choice that there is: the expert needed last goes (Belady 1966). It knows the future, and lets go
@@ -167,22 +156,15 @@ pub fn optimum(slots: u32, requests: &Requests) -> Outcome {
 
 /// The hit rate to be expected of `steps` steps after a start with empty slots, from what one prompt asked for: its first
 /// steps, and again from the beginning with the slots as they are if it was shorter. None if it asked for nothing.
-///
-/// # Errors
-/// [`CacheError::TooFewForLayers`].
-pub fn forecast(
-    policy: CachePolicy,
-    slots: u32,
-    requests: &Requests,
-    steps: u64,
-) -> Result<Option<f64>, CacheError> {
+#[must_use]
+pub fn forecast(policy: CachePolicy, slots: u32, requests: &Requests, steps: u64) -> Option<f64> {
     let wanted = steps.saturating_mul(u64::from(requests.layers));
     let mut asked = Requests { steps, lists: Vec::new(), ..requests.clone() };
     if !requests.lists.is_empty() {
         let lists = requests.lists.iter().cycle();
         asked.lists = lists.take(usize::try_from(wanted).unwrap_or(usize::MAX)).cloned().collect();
     }
-    Ok(simulate(policy, slots, &asked, Known::default())?.hit_rate())
+    simulate(policy, slots, &asked, Known::default()).hit_rate()
 }
 
 /// Experts that were asked for, most often first; of equal ones that with the smaller number.

@@ -47,7 +47,7 @@ struct Slot {
 /// The slots of one layer, or of all.
 #[derive(Debug, Default)]
 struct Group {
-    /// Slots that it may have.
+    /// Slots that it keeps against other groups.
     share: u32,
     /// Slots that it has.
     taken: u32,
@@ -58,8 +58,8 @@ struct Group {
 }
 
 /// All slots of a slab. A slot is filled anew only if nobody holds it, its expert is not to stay and the submissions that
-/// used it are completed. No call takes longer than the logarithm of the number of slots, but for [`Slots::retire`], which
-/// takes that for each slot that it sets free, and [`Slots::request`].
+/// used it are completed. A call takes the logarithm of the number of slots for each expert or slot that it moves; only where
+/// layers share slots out and one needs more than its share, a look at each layer is added.
 #[derive(Debug)]
 pub(super) struct Slots {
     entries: Vec<Slot>,
@@ -80,7 +80,7 @@ pub(super) struct Slots {
 }
 
 impl Slots {
-    /// `slots` free slots for the experts of `ranking`, at least one for each of its groups.
+    /// `slots` free slots for the experts of `ranking`.
     pub(super) fn new(slots: u32, ranking: Ranking) -> Self {
         let free_slot = || Slot { state: State::Free, expert: NONE, pins: 0, fence: 0, place: Place::None };
         let groups = ranking.groups();
@@ -247,12 +247,13 @@ impl Slots {
 
     /// Gives a slot to an expert that has none: a free one, else that of the expert that is the next to go. The slot is then
     /// reading and held by nobody. `None` if there is no such slot.
+    ///
+    /// A group that has its share takes from itself, one that has less (or of whose slots none may be filled anew) takes from
+    /// the group that has most beyond its share. So a layer that needs more slots than its share for a moment gets them.
     pub(super) fn take(&mut self, expert: u32) -> Option<u32> {
         assert_eq!(self.of_expert[expert as usize], NONE, "the expert has a slot already");
         let group = self.ranking.group(expert);
-        let has_share = self.groups[group].taken < self.groups[group].share;
-        let free = if has_share { self.free.pop() } else { None };
-        let slot = free.or_else(|| self.evict(group))?;
+        let slot = self.free.pop().or_else(|| self.evict(group))?;
         let entry = &mut self.entries[slot as usize];
         (entry.state, entry.expert) = (State::Reading, expert);
         self.of_expert[expert as usize] = slot;
@@ -261,13 +262,22 @@ impl Slots {
     }
 
     fn evict(&mut self, group: usize) -> Option<u32> {
-        let (_, slot) = self.groups[group].evictable.pop_first()?;
+        let own = &self.groups[group];
+        let from = if own.taken >= own.share && !own.evictable.is_empty() { group } else { self.largest()? };
+        let (_, slot) = self.groups[from].evictable.pop_first()?;
         let entry = &mut self.entries[slot as usize];
         entry.place = Place::None;
         self.of_expert[entry.expert as usize] = NONE;
-        self.groups[group].taken -= 1;
+        self.groups[from].taken -= 1;
         self.evictions += 1;
         Some(slot)
+    }
+
+    /// Of the groups with a slot that may be filled anew, the first of those with most slots beyond their shares.
+    fn largest(&self) -> Option<usize> {
+        let beyond = |group: &Group| i64::from(group.taken) - i64::from(group.share);
+        let groups = self.groups.iter().enumerate().filter(|(_, group)| !group.evictable.is_empty());
+        groups.rev().max_by_key(|(_, group)| beyond(group)).map(|(number, _)| number)
     }
 
     /// Holds a slot.

@@ -31,21 +31,23 @@ fn numbers(list: Option<&List>, otherwise: &[u32]) -> Vec<u32> {
 const STEPS: &[What] = &[What::Decode, What::Prefill, What::Context];
 
 /// Flags of this command, and what they act on.
-fn own(args: &BenchArgs) -> [(&'static str, bool, &'static [What]); 5] {
+fn own(args: &BenchArgs) -> [(&'static str, bool, &'static [What]); 6] {
     [
         ("rows", args.rows.is_some(), &[What::Kernels]),
         ("tokens", args.tokens.is_some(), &[What::Decode, What::Context]),
         ("lengths", args.lengths.is_some(), &[What::Prefill]),
         ("contexts", args.contexts.is_some(), &[What::Context]),
         ("text", args.text.is_some(), STEPS),
+        ("trace-routing", args.routing.trace_routing.is_some(), STEPS),
     ]
 }
 
 /// Settings that do not act on everything.
-const SETTINGS: [(&str, &[What]); 12] = [
+const SETTINGS: [(&str, &[What]); 13] = [
     ("chunk", STEPS),
     ("context", STEPS),
     ("expert-cache", STEPS),
+    ("cache-policy", STEPS),
     ("expert-top-p", STEPS),
     ("activations", STEPS),
     ("io", STEPS),

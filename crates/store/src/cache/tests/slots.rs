@@ -71,20 +71,30 @@ impl Plain {
         (self.guessed.contains(&expert), class, named)
     }
 
-    fn of_group(&self, expert: u32) -> Vec<&There> {
-        let same = |there: &&There| match self.policy.shares {
-            Shares::Whole => true,
-            Shares::PerLayer => there.expert / EXPERTS == expert / EXPERTS,
-        };
-        self.there.iter().filter(same).collect()
+    fn count(&self, layer: u32) -> u32 {
+        self.there.iter().filter(|there| there.expert / EXPERTS == layer).count() as u32
     }
 
-    fn share(&self, expert: u32) -> u32 {
-        let layer = expert / EXPERTS;
-        match self.policy.shares {
-            Shares::Whole => self.slots,
-            Shares::PerLayer => self.slots / LAYERS + u32::from(layer < self.slots % LAYERS),
+    fn share(&self, layer: u32) -> u32 {
+        self.slots / LAYERS + u32::from(layer < self.slots % LAYERS)
+    }
+
+    /// Those of whom the next to go is one: of all, or of the layer itself, or of the layer that has most beyond its share.
+    fn candidates(&self, expert: u32) -> Vec<&There> {
+        let may_go = self.there.iter().filter(|there| self.may_go(there));
+        if self.policy.shares == Shares::Whole {
+            return may_go.collect();
         }
+        let of =
+            |layer: u32| may_go.clone().filter(|there| there.expert / EXPERTS == layer).collect::<Vec<_>>();
+        let own = expert / EXPERTS;
+        if self.count(own) >= self.share(own) && !of(own).is_empty() {
+            return of(own);
+        }
+        let beyond = |layer: u32| i64::from(self.count(layer)) - i64::from(self.share(layer));
+        let mut layers: Vec<u32> = (0..LAYERS).filter(|layer| !of(*layer).is_empty()).collect();
+        layers.sort_by_key(|layer| -beyond(*layer));
+        layers.first().map_or(Vec::new(), |layer| of(*layer))
     }
 
     /// Whether an expert may go.
@@ -117,7 +127,8 @@ impl Pair {
         for &expert in fixed {
             let one_budget = policy.shares == Shares::Whole;
             let others = plain.fixed.iter().filter(|other| one_budget || layer(**other) == layer(expert));
-            if !plain.fixed.contains(&expert) && (others.count() as u32) < plain.share(expert) / 2 {
+            let share = if one_budget { slots } else { plain.share(layer(expert)) };
+            if !plain.fixed.contains(&expert) && (others.count() as u32) < share / 2 {
                 plain.fixed.push(expert);
             }
         }
@@ -175,10 +186,10 @@ impl Pair {
 
     /// The slot for an expert that is not there, after a look at what went for it.
     fn take(&mut self, expert: u32) -> Option<u32> {
-        let group = self.plain.of_group(expert);
-        let room = (group.len() as u32) < self.plain.share(expert);
-        let leaving = group.into_iter().filter(|there| self.plain.may_go(there));
-        let keys: Vec<_> = leaving.map(|there| (self.plain.key(there.expert), there.expert)).collect();
+        let room = (self.plain.there.len() as u32) < self.plain.slots;
+        let leaving = if room { Vec::new() } else { self.plain.candidates(expert) };
+        let keys: Vec<_> =
+            leaving.into_iter().map(|there| (self.plain.key(there.expert), there.expert)).collect();
         let evictions = self.slots.evictions();
         let slot = self.slots.take(expert);
         assert_eq!(slot.is_some(), room || !keys.is_empty());
@@ -222,7 +233,7 @@ proptest! {
     fn every_policy_is_what_a_list_of_events_says(
         kind in 0..CachePolicy::ALL.len(),
         half_life in 1..20_u32,
-        slots in LAYERS..20,
+        slots in 1..20_u32,
         fixed in vec(0..LAYERS * EXPERTS, 0..8),
         actions in vec(action(), 1..80),
     ) {
