@@ -8,10 +8,12 @@
 //!
 //! A system that does not say which cores are which is taken at its word about how many there are.
 
+#[cfg(any(test, target_os = "linux"))]
 use std::collections::BTreeSet;
 use std::thread;
 
 /// Below this share of the largest capacity that Linux states (`cpu_capacity`), a core is an efficiency core.
+#[cfg(any(test, target_os = "linux"))]
 const FULL_SPEED: f64 = 0.5;
 
 /// The processors that this process may use, and how many of them compute.
