@@ -10,6 +10,7 @@ use core::arch::aarch64::{
     vmvnq_u32, vorrq_s32, vpaddq_f32, vreinterpretq_f32_s32, vreinterpretq_s32_f32, vshlq_n_s32, vst1q_f32,
     vst3q_f32, vsubq_f32, vsubq_s32,
 };
+use std::arch::asm;
 use std::array::from_fn;
 
 /// All AArch64 processors have NEON.
@@ -174,8 +175,12 @@ impl Simd for Neon {
         ])
     }
     #[inline(always)]
-    fn prefetch(self, _: *const f32) {
-        // There is no stable intrinsic; the hardware's own fetching has to do.
+    fn prefetch(self, address: *const f32) {
+        // There is no stable intrinsic.
+        // SAFETY: it only asks for the line, whatever the address.
+        unsafe {
+            asm!("prfm pldl1keep, [{0}]", in(reg) address, options(nostack, readonly, preserves_flags));
+        }
     }
     #[inline(always)]
     fn abs(self, x: Floats) -> Floats {
