@@ -73,6 +73,7 @@ impl Drop for Stoppable {
 }
 
 /// Calls this before the program is ended while nothing goes on: somebody's line may be in an editor.
+#[cfg(unix)]
 pub(crate) fn restore_with(restore: impl Fn() + Send + 'static) {
     *RESTORE.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(restore));
 }

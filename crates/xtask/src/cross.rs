@@ -23,7 +23,7 @@ const RUST_SUITES: [&str; 2] = ["trixie-backports", "sid"];
 /// Checks every target, and all crates of each even after a failure, so that one run shows everything.
 ///
 /// # Errors
-/// When a tool or the source of `std` cannot be had, or a crate does not type-check.
+/// When a tool or the source of `std` cannot be had, or a crate does not type-check or has a warning.
 pub(crate) fn run() -> Result<()> {
     let folder = project::target()?.join("cross");
     let library = standard_library(&folder)?;
@@ -40,7 +40,7 @@ pub(crate) fn run() -> Result<()> {
         }
     }
     if !failed.is_empty() {
-        bail!("the workspace does not type-check for {}", failed.join(" and "));
+        bail!("the workspace does not type-check without warnings for {}", failed.join(" and "));
     }
     Ok(())
 }
@@ -51,6 +51,8 @@ fn check(target: &str, library: &Path) -> Result<Command> {
     command
         .args(["check", "--workspace", "--keep-going", "--locked"])
         .args(["-Zbuild-std=std,panic_abort", "--target", target])
+        // Clippy sees this system only.
+        .args(["-Zwarnings", "--config", "build.warnings='deny'"])
         // -Z options on a stable compiler, for this command only.
         .env("RUSTC_BOOTSTRAP", "1")
         // Cargo's own tests use it to name the source of std. Should it go away: link the source to
