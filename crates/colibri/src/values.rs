@@ -201,6 +201,24 @@ pub(crate) fn bench_rows(text: &str) -> Result<List, String> {
     numbers_in(text, 1..=engine::plan::CHUNK_MAX)
 }
 
+/// Shares of guesses that are right, in thousandths.
+#[derive(Clone, Debug)]
+pub(crate) struct Precisions(pub(crate) Vec<u16>);
+
+/// Each from 0 to 1.
+pub(crate) fn precisions(text: &str) -> Result<Precisions, String> {
+    let one = |share: &str| {
+        let thousandths = 1000.0 * share.trim().parse::<f64>().ok()?;
+        let whole = thousandths.round();
+        ((0.0..=1000.0).contains(&whole) && (thousandths - whole).abs() < 1e-6).then_some(whole as u16)
+    };
+    let all: Option<Vec<u16>> = text.split(',').map(one).collect();
+    let mut all = all.ok_or("expected numbers from 0 to 1 with three digits at most, such as 1,0.6,0")?;
+    all.sort_unstable_by(|a, b| b.cmp(a));
+    all.dedup();
+    Ok(Precisions(all))
+}
+
 fn numbers_in(text: &str, range: RangeInclusive<u32>) -> Result<List, String> {
     let mut all = list(text)?;
     if let Some(number) = all.0.iter().find(|number| !range.contains(*number)) {
@@ -269,6 +287,14 @@ pub(crate) fn device(text: &str) -> Result<DeviceChoice, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn precisions_are_thousandths_from_the_largest_on() {
+        assert_eq!(precisions("0, 0.6,1,0.600").unwrap().0, [1000, 600, 0]);
+        for text in ["", "1.1", "-0.1", "0.0005", "1,,0", "x", "nan"] {
+            assert!(precisions(text).is_err(), "{text}");
+        }
+    }
 
     #[test]
     fn ranges_are_closed_where_they_say_so() {

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use store::cache::{CacheError, CachePolicy, CacheStatistics};
 use store::history::History;
+use store::routing::RoutingStep;
 use store::{Catalog, Checkpoint, ExpertCache, Reader};
 
 /// What can go wrong while a planned model is loaded and used.
@@ -117,6 +118,8 @@ pub struct Engine {
     pub(crate) ranks: u32,
     pub(crate) identities: Identities,
     pub(crate) recorder: Option<Recorder>,
+    /// Picks for [`Engine::picks_of`].
+    pub(crate) kept: Option<RoutingStep>,
     pub(crate) history: Option<History>,
 }
 
@@ -162,6 +165,7 @@ impl Engine {
             ranks,
             identities,
             recorder: None,
+            kept: None,
             history: None,
         })
     }

@@ -24,6 +24,16 @@ impl Recorder {
 }
 
 impl Engine {
+    /// Runs `work` and gives, beside what it returns, which experts its steps picked, layer after layer: for measurements.
+    pub fn picks_of<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> (T, RoutingStep) {
+        self.kept = Some(RoutingStep::default());
+        self.experts.keep_routing(true);
+        let result = work(self);
+        let picks = self.kept.take().unwrap_or_default();
+        self.experts.keep_routing(self.recorder.is_some() || self.history.is_some());
+        (result, picks)
+    }
+
     /// Writes the picks of every step from now on, as [`store::routing`] has them; each is there when [`Engine::step`]
     /// returns. A write that fails ends the trace and nothing else; [`Engine::end_routing`] tells of it.
     ///
@@ -88,6 +98,9 @@ impl Engine {
         }
         if let Some(recorder) = &mut self.recorder {
             recorder.add(&step);
+        }
+        if let Some(kept) = &mut self.kept {
+            kept.extend(step);
         }
     }
 

@@ -89,6 +89,10 @@ pub(crate) struct BenchArgs {
     /// fewest experts in the cache]
     #[arg(long, value_name = "FILE")]
     pub(crate) text: Option<PathBuf>,
+    /// Of decode: measure also without guesses of the experts to come, and with guesses of which these shares are right,
+    /// each 0 to 1, with three digits at most: 1,0.6,0. They come from a run of the same tokens before
+    #[arg(long, value_name = "LIST", value_parser = values::precisions, allow_hyphen_values = true)]
+    pub(crate) guess_precision: Option<values::Precisions>,
     #[command(flatten)]
     pub(crate) routing: RoutingArgs,
     #[command(flatten)]

@@ -32,7 +32,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
-use steps::{Arm, DECODE_CONTEXT, Steps, Task, Tokens};
+use steps::{Arm, DECODE_CONTEXT, Guessed, Steps, Task, Tokens};
 
 /// Bytes below which reading may be answered by a processor's cache.
 const BYTES_ENOUGH: u64 = 1_000_000_000;
@@ -208,15 +208,21 @@ impl<'a> Bench<'a> {
     fn tasks(&self) -> Vec<Task> {
         let args = self.args;
         let mut tasks = Vec::new();
-        let decode = |part, behind| Task::Decode { part, behind, tokens: choices::tokens(args) };
+        let tokens = choices::tokens(args);
+        let decode = |part, behind, guesses| Task::Decode { part, behind, tokens, guesses };
         if args.what.includes(What::Decode) {
-            tasks.push(decode("decode", DECODE_CONTEXT));
+            let given = choices::precisions(args).into_iter().map(Guessed::Right);
+            let nothing = args.guess_precision.as_ref().map(|_| Guessed::Nothing);
+            let all = [Guessed::AsSet].into_iter().chain(nothing).chain(given);
+            tasks.extend(all.map(|guesses| decode("decode", DECODE_CONTEXT, guesses)));
         }
         if args.what.includes(What::Prefill) {
             tasks.extend(choices::lengths(args).into_iter().map(|tokens| Task::Prefill { tokens }));
         }
         if args.what.includes(What::Context) {
-            tasks.extend(choices::contexts(args).into_iter().map(|behind| decode("context", behind)));
+            tasks.extend(
+                choices::contexts(args).into_iter().map(|behind| decode("context", behind, Guessed::AsSet)),
+            );
         }
         tasks
     }
@@ -236,6 +242,12 @@ impl<'a> Bench<'a> {
             self.record.settings.insert(name.clone(), value.clone());
         }
         let streamed = planned.plan.slab.is_some() && !planned.plan.all_resident();
+        if args.guess_precision.is_some() && !streamed {
+            return Err(Failure::Usage(
+                "--guess-precision has no effect: no experts come and go; give a smaller --expert-cache"
+                    .into(),
+            ));
+        }
         let device = Traced::new(load::device(&args.engine)?);
         let trace = device.trace();
         let mut routing = RoutingFile::create(&args.routing, &args.model.model)?;
@@ -244,7 +256,8 @@ impl<'a> Bench<'a> {
         let disk = if streamed { self.disk.take() } else { None };
         let mut machine = Machine::new(self.bytes, disk)?;
         let Work { engine, cancel, .. } = &mut work;
-        let mut steps = Steps { engine, trace, tokens, threads: self.threads, cancel };
+        let experts = model.family.config.experts;
+        let mut steps = Steps { engine, trace, tokens, threads: self.threads, experts, cancel };
         let mut turns: Vec<Turn<Arm>> = LimitArm::on(self.threads).into_iter().map(Turn::Limit).collect();
         if machine.disk.is_some() {
             let threads = args.engine.readers as usize;
@@ -252,7 +265,7 @@ impl<'a> Bench<'a> {
         }
         for task in tasks {
             let mut arm = Arm::new(task);
-            steps.prepare(&mut arm)?;
+            steps.prepare(&mut arm, args.repeats)?;
             turns.push(Turn::Own(arm));
         }
         let (limits, mut own) = self.measured(&mut machine, turns, |arm: &mut Arm, _| steps.measure(arm))?;
@@ -264,7 +277,7 @@ impl<'a> Bench<'a> {
         for (arm, spread) in own {
             let row = arm.row(spread, &rates, streamed);
             self.record.limits.insert(row.part.clone(), rates);
-            if row.part == "decode" {
+            if row.part == "decode" && arm.is_as_set() {
                 self.record.profiles.push(arm.profile(&rates));
             }
             self.record.rows.push(row);

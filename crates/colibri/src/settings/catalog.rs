@@ -6,7 +6,8 @@ use std::any::TypeId;
 
 /// Flags that belong to one call: what goes in, where the results go, and what is to be done. They are given anew each
 /// time, because a forgotten line in a file must not choose them. All other flags are settings.
-const PER_CALL: [&str; 32] = [
+const PER_CALL: [&str; 33] = [
+    "guess-precision",
     "ids",
     "inputs",
     "layers",

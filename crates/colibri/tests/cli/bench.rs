@@ -121,6 +121,41 @@ fn every_figure_has_its_floor_spread_and_circumstances() {
     assert!(ops.contains("mat_mul") && ops.contains("experts") && ops.contains("delta_rule"), "{ops:?}");
 }
 
+/// What guesses are worth is a matter of time, and so of no test; here all arms do the same work.
+#[test]
+fn decode_is_measured_with_guesses_of_a_precision() {
+    let arguments = ["bench", "decode", "--json", "--bytes", "16MB", "--repeats", "1", "--tokens", "8"];
+    let more = ["--expert-cache", "100x", "--guess-precision", "0,1"];
+    let record = colibri(&[&arguments[..], &more].concat()).good();
+    let rows = record["rows"].as_array().unwrap();
+    let names: Vec<&str> =
+        rows.iter().filter_map(|row| row["name"].as_str()).filter(|n| n.starts_with("decode")).collect();
+    assert_eq!(
+        names,
+        [
+            "decode, 16 tokens before",
+            "decode, no guesses",
+            "decode, 100.0 % of guesses right",
+            "decode, 0.0 % of guesses right"
+        ]
+    );
+    let cache = |name: &str| {
+        let row = rows.iter().find(|row| row["name"] == name).unwrap();
+        [number(&row["cache"]["hits"]), number(&row["cache"]["misses"])]
+    };
+    for name in names {
+        // 8 layers, 4 experts a token.
+        let [hits, misses] = cache(name);
+        assert!(
+            close(hits + misses, 8.0 * 8.0 * 4.0) && misses > 0.0,
+            "{name}: {hits} hits, {misses} misses"
+        );
+    }
+
+    let resident = colibri(&[&arguments[..], &["--guess-precision", "1"]].concat()).error(2).1;
+    assert!(resident.starts_with("--guess-precision has no effect"), "{resident}");
+}
+
 #[test]
 fn the_cache_and_the_disk_count_where_experts_are_streamed() {
     let arguments =

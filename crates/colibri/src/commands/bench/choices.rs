@@ -14,6 +14,11 @@ pub(crate) fn tokens(args: &BenchArgs) -> u32 {
     args.tokens.unwrap_or(8)
 }
 
+/// Shares of guesses that are right, in thousandths.
+pub(crate) fn precisions(args: &BenchArgs) -> Vec<u16> {
+    args.guess_precision.as_ref().map_or(Vec::new(), |shares| shares.0.clone())
+}
+
 /// Tokens of prompts.
 pub(crate) fn lengths(args: &BenchArgs) -> Vec<u32> {
     numbers(args.lengths.as_ref(), &[64, 256])
@@ -31,12 +36,13 @@ fn numbers(list: Option<&List>, otherwise: &[u32]) -> Vec<u32> {
 const STEPS: &[What] = &[What::Decode, What::Prefill, What::Context];
 
 /// Flags of this command, and what they act on.
-fn own(args: &BenchArgs) -> [(&'static str, bool, &'static [What]); 6] {
+fn own(args: &BenchArgs) -> [(&'static str, bool, &'static [What]); 7] {
     [
         ("rows", args.rows.is_some(), &[What::Kernels]),
         ("tokens", args.tokens.is_some(), &[What::Decode, What::Context]),
         ("lengths", args.lengths.is_some(), &[What::Prefill]),
         ("contexts", args.contexts.is_some(), &[What::Context]),
+        ("guess-precision", args.guess_precision.is_some(), &[What::Decode]),
         ("text", args.text.is_some(), STEPS),
         ("trace-routing", args.routing.trace_routing.is_some(), STEPS),
     ]

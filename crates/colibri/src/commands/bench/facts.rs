@@ -65,6 +65,7 @@ pub(crate) fn settings(args: &BenchArgs, model: &Model, threads: usize) -> Map<S
         "tokens": choices::tokens(args),
         "lengths": choices::lengths(args),
         "contexts": choices::contexts(args),
+        "guess_precision": choices::precisions(args),
         "text": args.text.is_some(),
     });
     match value {

@@ -85,6 +85,9 @@ pub(crate) struct Row {
     pub(crate) of_f32_peak: Option<f64>,
     /// Where the time went; None for what is no step of a model.
     pub(crate) sections: Option<Sections>,
+    /// The least time if nothing is guessed: attention, then the larger of reads and experts. None elsewhere.
+    #[serde(default)]
+    pub(crate) in_turn: Option<f64>,
     /// What was asked of the expert cache; None without such a cache, or where all experts are resident.
     pub(crate) cache: Option<CacheFacts>,
 }
@@ -103,6 +106,7 @@ impl Row {
             ratio: None,
             of_f32_peak: None,
             sections: None,
+            in_turn: None,
             cache: None,
         }
     }

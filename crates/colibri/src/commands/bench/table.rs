@@ -79,6 +79,11 @@ fn line(row: &Row) -> String {
         );
         text.push('\n');
     }
+    if let Some(in_turn) = row.in_turn {
+        let (least, ratio) = (duration(in_turn), row.seconds.median / in_turn);
+        let _ =
+            writeln!(text, "    {ratio:.2} of attention and then the larger of reads and experts, {least}");
+    }
     if let Some(cache) = &row.cache {
         let rate =
             cache.hit_rate.map_or("no requests".to_owned(), |rate| format!("{:.1} % hits", 100.0 * rate));
