@@ -36,7 +36,7 @@ pub(crate) struct Settings {
     mirror: Vec<String>,
     cache_policy: String,
     readers: u32,
-    overlap: bool,
+    overlap: &'static str,
     look_ahead: String,
     threads: usize,
     #[serde(flatten)]
@@ -69,7 +69,7 @@ impl Settings {
             mirror: args.mirror.iter().map(|directory| directory.display().to_string()).collect(),
             cache_policy: args.cache_policy.to_string(),
             readers: args.readers,
-            overlap: args.overlap.0,
+            overlap: args.overlap.name(),
             look_ahead: args.look_ahead.to_string(),
             threads: load::threads(args),
             decoding,

@@ -241,6 +241,13 @@ pub(crate) fn activations(text: &str) -> Result<Activations, String> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Switch(pub(crate) bool);
 
+impl Switch {
+    /// As it is written.
+    pub(crate) fn name(self) -> &'static str {
+        if self.0 { "on" } else { "off" }
+    }
+}
+
 /// By name.
 pub(crate) fn switch(text: &str) -> Result<Switch, String> {
     match text {

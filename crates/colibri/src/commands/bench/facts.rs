@@ -57,7 +57,7 @@ pub(crate) fn settings(args: &BenchArgs, model: &Model, threads: usize) -> Map<S
         "io": engine.io.name(),
         "mirror": engine.mirror,
         "readers": engine.readers,
-        "overlap": engine.overlap.0,
+        "overlap": engine.overlap.name(),
         "look_ahead": engine.look_ahead.to_string(),
         "repeats": args.repeats,
         "bytes": args.bytes,
