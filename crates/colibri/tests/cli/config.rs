@@ -49,7 +49,7 @@ fn each_origin_goes_before_the_next() {
     assert_eq!((&run(&[], &[])["chunk"], &run(&[], &[])["ignore_eos"]), (&json!(6), &json!(true)));
     assert_eq!(run(&eight, &[])["chunk"], 8);
     assert_eq!(run(&eight, &["--chunk", "9", "--ignore-eos=false"])["ignore_eos"], false);
-    assert_eq!(run(&[], &["--no-config"])["chunk"], 32);
+    assert_eq!(run(&[], &["--no-config"])["chunk"], 512);
     let inspected = colibri_in(home.path(), &[], &["inspect"]).good();
     assert_eq!(inspected["family"], "kimi_k3");
     assert!(!colibri_in(home.path(), &[], &["inspect", "--json=false"]).stdout.starts_with('{'));
