@@ -408,6 +408,10 @@ pub(crate) struct EngineArgs {
     /// changes no result
     #[arg(long, value_name = "N", default_value = "auto", allow_hyphen_values = true)]
     pub(crate) look_ahead: LookAhead,
+    /// Whether each expert is compared with its checksum when it is read for the first time: on or off. It needs a container that
+    /// `colibri convert` wrote whole; a damaged expert is an error that names it; changes no result
+    #[arg(long, value_name = "on|off", default_value = "off", value_parser = values::switch)]
+    pub(crate) check_experts: values::Switch,
     /// Threads that compute and that pack weights while they are loaded, 1 to 256; changes no result [default: one for each core that this process may use, without efficiency cores and second threads of a core]
     #[arg(long, value_name = "N", value_parser = values::threads, allow_negative_numbers = true)]
     pub(crate) threads: Option<u32>,

@@ -14,6 +14,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use store::StoreError;
 use store::cache::CacheError;
+use store::catalog::CatalogError;
 use text::TextError;
 
 /// The exit code of a run that was interrupted: 128 + SIGINT.
@@ -243,7 +244,7 @@ fn kind_of_load(error: &LoadError) -> &'static str {
         LoadError::Config(_) => "config",
         LoadError::Store(error) => kind_of_store(error),
         LoadError::Device(error) => kind_of_device(error),
-        LoadError::PackedOtherwise { .. } => "usage",
+        LoadError::PackedOtherwise { .. } | LoadError::Catalog(CatalogError::NoChecksum { .. }) => "usage",
         // A weight that cannot be, or experts that are not all there.
         _ => "checkpoint",
     }

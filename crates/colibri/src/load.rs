@@ -305,6 +305,7 @@ pub(crate) fn streaming(model: &Model, args: &EngineArgs) -> Result<(Streaming, 
         policy: args.cache_policy,
         overlap: args.overlap.0,
         look_ahead: args.look_ahead,
+        check: args.check_experts.0,
         ..Streaming::new(reader, args.readers)
     };
     Ok((streaming, notes))

@@ -38,6 +38,7 @@ pub(crate) struct Settings {
     readers: u32,
     overlap: &'static str,
     look_ahead: String,
+    check_experts: bool,
     threads: usize,
     #[serde(flatten)]
     decoding: Option<Decoding>,
@@ -71,6 +72,7 @@ impl Settings {
             readers: args.readers,
             overlap: args.overlap.name(),
             look_ahead: args.look_ahead.to_string(),
+            check_experts: args.check_experts.0,
             threads: load::threads(args),
             decoding,
         }

@@ -131,8 +131,17 @@ fn refuse_idle(plan: &mut Plan, args: &EngineArgs) -> Result<(), Failure> {
         return idle_overlap(plan, args);
     }
     let no_experts = "has no effect: none of the layers in use has routed experts";
-    let idle =
-        ["expert-cache", "expert-top-p", "io", "mirror", "readers", "overlap", "look-ahead", "cache-policy"];
+    let idle = [
+        "expert-cache",
+        "expert-top-p",
+        "io",
+        "mirror",
+        "readers",
+        "overlap",
+        "look-ahead",
+        "cache-policy",
+        "check-experts",
+    ];
     let mut idle: Vec<_> = idle.into_iter().map(|name| (name, no_experts)).collect();
     if plan.options.dense == Dense::Bf16 {
         idle.push(("activations", "has no effect: none of the weights in use are packed"));

@@ -12,6 +12,7 @@ use ops::{Device, DeviceError, LATENT_BLOCK, NUMERICS_VERSION, Ops, Usage};
 use std::sync::Arc;
 use std::time::Instant;
 use store::cache::{CacheError, CachePolicy, CacheStatistics};
+use store::checksums::List;
 use store::history::History;
 use store::routing::RoutingStep;
 use store::{Catalog, Checkpoint, ExpertCache, Reader};
@@ -95,6 +96,8 @@ pub struct Streaming {
     pub overlap: bool,
     /// Which expert leaves its slot for another.
     pub policy: CachePolicy,
+    /// Whether each expert is compared with its checksum when it is read for the first time.
+    pub check: bool,
 }
 
 impl Streaming {
@@ -102,7 +105,7 @@ impl Streaming {
     #[must_use]
     pub fn new(reader: Arc<dyn Reader>, readers: u32) -> Self {
         let policy = CachePolicy::default();
-        Streaming { reader, readers, look_ahead: LookAhead::Auto, overlap: true, policy }
+        Streaming { reader, readers, look_ahead: LookAhead::Auto, overlap: true, policy, check: false }
     }
 }
 
@@ -136,10 +139,11 @@ impl Engine {
         streaming: Streaming,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Self, EngineError> {
+        // Before anything is loaded: it may be refused.
+        let catalog = catalog(checkpoint, family, &plan, streaming.check)?;
         let total = plan.dense.bytes();
         let mut done = |bytes| progress(Progress::Dense(bytes, total));
         let start = Instant::now();
-        let catalog = family.catalog(checkpoint, plan.options.layers)?;
         let (model, _) = family.load(checkpoint, Some(&mut *device), &plan.options, &mut done)?;
         tracing::info!(bytes = total, took = ?start.elapsed(), "dense weights are loaded");
         let (readers, policy) = (streaming.readers, streaming.policy);
@@ -281,6 +285,21 @@ fn tell(
     }
 }
 
+/// Where the experts in use lie, with the checksums that they are compared with if they are.
+fn catalog(
+    checkpoint: &Checkpoint,
+    family: &Family,
+    plan: &Plan,
+    check: bool,
+) -> Result<Option<Catalog>, LoadError> {
+    let mut catalog = family.catalog(checkpoint, plan.options.layers)?;
+    if let Some(catalog) = catalog.as_mut().filter(|_| check) {
+        let list = List::read(&*checkpoint.files())?;
+        catalog.check_with(list.iter().flat_map(List::experts))?;
+    }
+    Ok(catalog)
+}
+
 fn load_experts(
     (catalog, ranks): (Option<Catalog>, u32),
     plan: &Plan,
@@ -293,7 +312,7 @@ fn load_experts(
     };
     let slab = Slab::from_plan(slab)?;
     let buffer = device.adopt(&slab, "slots of routed experts")?;
-    let Streaming { reader, readers, look_ahead, overlap, policy } = streaming;
+    let Streaming { reader, readers, look_ahead, overlap, policy, .. } = streaming;
     let mut cache = ExpertCache::new(Arc::new(catalog), reader, slab, readers)?;
     if plan.all_resident() {
         cache.preload(&mut |done, total| progress(Progress::Experts(done, total)))?;

@@ -2,6 +2,9 @@
 //! stand for, and opens no file.
 
 use crate::disk_reader::DIRECT_ALIGNMENT;
+mod checks;
+
+use checks::Checks;
 use std::collections::HashSet;
 use std::fmt;
 use std::ops::Range;
@@ -144,6 +147,8 @@ pub struct Catalog {
     files: Vec<u32>,
     /// Offset in the file, for each piece of each expert.
     offsets: Vec<u64>,
+    /// What experts are compared with, if they are.
+    checks: Option<Checks>,
 }
 
 impl Catalog {
@@ -250,7 +255,7 @@ impl CatalogBuilder {
     pub fn new(layout: ExpertLayout, layers: Range<u16>, experts_per_layer: u16) -> Self {
         let places = layers.len() * usize::from(experts_per_layer) * layout.pieces.len();
         let (files, offsets) = (vec![UNPLACED; places], vec![0; places]);
-        Self { catalog: Catalog { layout, layers, experts_per_layer, files, offsets } }
+        Self { catalog: Catalog { layout, layers, experts_per_layer, files, offsets, checks: None } }
     }
 
     /// Tells that the piece named `piece` of expert `id` lies in file number `file` from byte `offset` on.
@@ -366,6 +371,15 @@ pub enum CatalogError {
         id: ExpertId,
         /// The piece.
         piece: String,
+    },
+    /// Experts are to be compared with checksums that are not there.
+    #[error(
+        "{id} has no checksum to be compared with: experts have checksums in a container that `colibri convert` wrote whole, \
+         not in a release and not in a thin one; leave --check-experts away, or convert the model"
+    )]
+    NoChecksum {
+        /// The first expert without one.
+        id: ExpertId,
     },
     /// Pieces that are not there.
     #[error(

@@ -85,6 +85,35 @@ fn it_says_what_it_will_write_and_what_it_wrote() {
 }
 
 #[test]
+fn damaged_experts_are_named_when_they_are_first_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let (place, thin) = (folder.path().join("container"), folder.path().join("thin"));
+    convert(&["--dense", "int8"], &place);
+    convert(&["--dense", "int8", "--thin"], &thin);
+    let checked = |flags: &[&str]| run(text_of(&place), &[&["--check-experts", "on"], flags].concat());
+    let expected = run(text_of(&place), &[]).good();
+    for cache in ["all", "9x"] {
+        let found = checked(&["--expert-cache", cache]).good();
+        assert_eq!((&found["ids"], &found["settings"]["check_experts"]), (&expected["ids"], &true.into()));
+    }
+    let (kind, message) = run(text_of(&thin), &["--check-experts", "on"]).error(2);
+    assert!(kind == "usage" && message.contains("has no checksum"), "{message}");
+    // The lowest bit of a code of every expert of a layer: a number that is as good as any other.
+    let shard = place.join("colibri-00004-of-00010.safetensors");
+    let mut bytes = fs::read(&shard).unwrap();
+    let start = 8 + u64::from_le_bytes(*bytes.first_chunk().unwrap()) as usize;
+    for page in (start..bytes.len()).step_by(4096) {
+        bytes[page] ^= 1;
+    }
+    fs::write(&shard, bytes).unwrap();
+    for cache in ["all", "9x"] {
+        let (kind, message) = checked(&["--expert-cache", cache]).error(1);
+        assert!(kind == "expert" && message.contains("layer 3 expert"), "{kind}: {message}");
+        assert!(message.contains("colibri-00004") && message.contains("--verify"), "{message}");
+    }
+}
+
+#[test]
 fn what_cannot_be_is_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let place = folder.path().join("container");

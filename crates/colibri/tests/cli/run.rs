@@ -247,7 +247,7 @@ fn a_context_that_cannot_grow_is_not_said_to() {
 fn plan_settings_and_summary_are_told() {
     let answer = colibri(&["run", STORY, "--max-tokens", "4", "--expert-top-p", "0.5"]);
     for wanted in [
-        "settings: activations int15, cache-policy lfu, chunk 512, context 4096,",
+        "settings: activations int15, cache-policy lfu, check-experts false, chunk 512,",
         " expert-top-p 0.5, family kimi_k3,",
         " ignore-eos false,",
         " model embedded k3-tiny,",

@@ -77,6 +77,8 @@ fn rows(place: &Path) -> Vec<Row> {
         row("readers", json!(2), Seen::In("readers")),
         row("overlap", json!("off"), Seen::In("overlap")),
         row("look-ahead", json!("off"), Seen::In("look_ahead")),
+        // The embedded model has no checksums.
+        row("check-experts", json!("on"), Seen::That(|_, with| with.error(2).1.contains("has no checksum"))),
         row("threads", json!(3), Seen::In("threads")),
         row("activations", json!("int8"), Seen::In("activations")),
         row("dense", json!("int4"), Seen::Both("dense", other_plan)),

@@ -106,6 +106,17 @@ fn files_of_original() -> std::collections::BTreeMap<String, Vec<u8>> {
     entries.map(|entry| (entry.file_name().into_string().unwrap(), fs::read(entry.path()).unwrap())).collect()
 }
 
+/// The bytes of version 1: of one layer of the tiny model, header, experts and tensors. Another list is another version.
+#[test]
+fn version_1_is_what_it_was() {
+    let (_folder, place) = converted(Dense::Int4, false);
+    let list = fs::read_to_string(place.join("colibri.checksums")).unwrap();
+    let layer = list.lines().filter(|line| line.contains("\tcolibri-00004-of-00010.safetensors\t"));
+    let found: Vec<&str> = layer.collect();
+    let expected: Vec<&str> = include_str!("version-1.checksums").lines().collect();
+    assert_eq!(found, expected);
+}
+
 #[test]
 fn large_layers_are_split_and_open_all_the_same() {
     let folder = tempfile::tempdir().unwrap();

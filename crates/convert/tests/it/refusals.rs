@@ -94,6 +94,27 @@ fn a_conversion_that_is_stopped_says_so_and_is_gone_on_with() {
 }
 
 #[test]
+fn a_newer_version_is_refused_by_name() {
+    let (_folder, place) = converted(Dense::Int4, true);
+    let shard = place.join("colibri-00001-of-00010.safetensors");
+    let text = fs::read(&shard).unwrap();
+    let newer = |path: &Path, from: &[u8], to: &[u8]| {
+        let good = fs::read(path).unwrap();
+        let mut bytes = good.clone();
+        let at = bytes.windows(from.len()).position(|window| window == from).unwrap();
+        bytes[at..at + from.len()].copy_from_slice(to);
+        fs::write(path, bytes).unwrap();
+        let error = Checkpoint::open(std::slice::from_ref(&place)).err().unwrap().to_string();
+        fs::write(path, good).unwrap();
+        assert!(error.contains("version 2") && error.contains("colibri convert"), "{error}");
+    };
+    newer(&shard, b"\"colibri.container\":\"1\"", b"\"colibri.container\":\"2\"");
+    newer(&place.join("colibri.sources"), b"\"colibri.container\":1", b"\"colibri.container\":2");
+    assert_eq!(fs::read(&shard).unwrap(), text);
+    assert!(Checkpoint::open(std::slice::from_ref(&place)).is_ok());
+}
+
+#[test]
 fn the_source_is_only_read() {
     let folder = tempfile::tempdir().unwrap();
     let source = folder.path().join("source");

@@ -1,6 +1,7 @@
 //! Why an expert did not arrive, and why a cache cannot be.
 
 use crate::catalog::ExpertId;
+use crate::checksums::Checksum;
 use crate::reader::ReadError;
 use std::ops::Range;
 use std::sync::Arc;
@@ -46,6 +47,23 @@ pub enum ExpertError {
         /// Where in the file the byte lies.
         offset: u64,
     },
+    /// Its bytes are not those that the container was written with.
+    #[error(
+        "{id} in {file} (from byte {offset} on) has the checksum {found}, expected {expected}: the file is damaged; `colibri \
+         convert --verify DIR` lists all that is, then make the container again"
+    )]
+    Checksum {
+        /// The expert.
+        id: ExpertId,
+        /// Name of the file.
+        file: String,
+        /// Where in the file it begins.
+        offset: u64,
+        /// Of the bytes that came.
+        found: Checksum,
+        /// Of those that were written.
+        expected: Checksum,
+    },
     /// Somebody reads the slot that the cache was told nobody uses.
     #[error(
         "{id} cannot be read into slot {slot}, because a device still uses it after its lease was released and its \
@@ -73,6 +91,7 @@ impl ExpertError {
             Self::Unknown { id, .. }
             | Self::Read { id, .. }
             | Self::ForbiddenByte { id, .. }
+            | Self::Checksum { id, .. }
             | Self::SlotHeld { id, .. }
             | Self::Panicked { id } => *id,
         }

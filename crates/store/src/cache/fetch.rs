@@ -242,6 +242,11 @@ impl Fetcher {
                 offset: start + place,
             });
         }
+        if let Some((found, expected)) = self.catalog.differs(job.expert, payload) {
+            let (file, offset) = self.catalog.place(job.expert, 0);
+            let file = self.reader.file_name(file);
+            return Err(ExpertError::Checksum { id, file, offset, found, expected });
+        }
         Ok(())
     }
 }

@@ -49,7 +49,7 @@ fn own(args: &BenchArgs) -> [(&'static str, bool, &'static [What]); 7] {
 }
 
 /// Settings that do not act on everything.
-const SETTINGS: [(&str, &[What]); 13] = [
+const SETTINGS: [(&str, &[What]); 14] = [
     ("chunk", STEPS),
     ("context", STEPS),
     ("expert-cache", STEPS),
@@ -61,6 +61,7 @@ const SETTINGS: [(&str, &[What]); 13] = [
     ("readers", &[What::Machine, What::Decode, What::Prefill, What::Context]),
     ("overlap", STEPS),
     ("look-ahead", STEPS),
+    ("check-experts", STEPS),
     ("dense", &[What::Kernels, What::Decode, What::Prefill, What::Context]),
     ("device", &[What::Kernels, What::Decode, What::Prefill, What::Context]),
 ];

@@ -59,6 +59,7 @@ pub(crate) fn settings(args: &BenchArgs, model: &Model, threads: usize) -> Map<S
         "readers": engine.readers,
         "overlap": engine.overlap.name(),
         "look_ahead": engine.look_ahead.to_string(),
+        "check_experts": engine.check_experts.0,
         "repeats": args.repeats,
         "bytes": args.bytes,
         "rows": choices::rows(args),
