@@ -395,6 +395,7 @@ pub(crate) struct EngineArgs {
     /// A second place of the same model, on another drive; repeat it for one that is split. Name, length and header of every
     /// shard are compared. Experts are read from both at once, each gives as much as it is fast, and what one cannot give
     /// comes from the other; a mirror that fails or hangs is given up. Not with --io uring; changes no result
+    /// [default: none]
     #[arg(long, value_name = "DIR")]
     pub(crate) mirror: Vec<PathBuf>,
     /// Reads of experts that are under way at once, 1 to 256 for each drive: as many threads, or with --io uring the depth

@@ -90,7 +90,8 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) text: Option<PathBuf>,
     /// Of decode: measure also without guesses of the experts to come, and with guesses of which these shares are right,
-    /// each 0 to 1, with three digits at most: 1,0.6,0. They come from a run of the same tokens before
+    /// each 0 to 1, with three digits at most: 1,0.6,0. They come from a run of the same tokens before [default: only as
+    /// --look-ahead says]
     #[arg(long, value_name = "LIST", value_parser = values::precisions, allow_hyphen_values = true)]
     pub(crate) guess_precision: Option<values::Precisions>,
     #[command(flatten)]

@@ -71,6 +71,7 @@ fn every_figure_has_its_floor_spread_and_circumstances() {
         "cache",
         "floor",
         "how",
+        "in_turn",
         "name",
         "of_f32_peak",
         "part",
