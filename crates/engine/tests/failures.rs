@@ -55,7 +55,10 @@ impl Bench {
         let disk = Switch::new(plain(&checkpoint));
         let embeddings = Switch::new(plain(&checkpoint));
         let (device, controls) = Rigged::new();
-        let mut setup = Setup { look_ahead, ..Setup::new().device(device).reader(disk.clone()) };
+        // Under which no expert of few slots is there again.
+        let policy = "lru".parse().unwrap();
+        let mut setup =
+            Setup { look_ahead, ..Setup::new().device(device).reader(disk.clone()).policy(policy) };
         let files = FilesThrough::new(checkpoint.files(), embeddings.clone());
         setup.checkpoint = Checkpoint::from_files(files).unwrap();
         if let Some(slots) = slots {
