@@ -248,7 +248,7 @@ fn plan_settings_and_summary_are_told() {
     let answer = colibri(&["run", STORY, "--max-tokens", "4", "--expert-top-p", "0.5"]);
     for wanted in [
         "settings: activations int15, cache-policy lfu, check-experts false, chunk 512,",
-        " expert-top-p 0.5, family kimi_k3,",
+        " expert-top-p 0.5,",
         " ignore-eos false,",
         " model embedded k3-tiny,",
         " stop-ids 3842,",
