@@ -145,12 +145,10 @@ fn decode_is_measured_with_guesses_of_a_precision() {
         [number(&row["cache"]["hits"]), number(&row["cache"]["misses"])]
     };
     for name in names {
-        // 8 layers, 4 experts a token.
+        // 8 tokens, 8 layers, 4 experts; a repeat that was disturbed is made again, and both are counted.
         let [hits, misses] = cache(name);
-        assert!(
-            close(hits + misses, 8.0 * 8.0 * 4.0) && misses > 0.0,
-            "{name}: {hits} hits, {misses} misses"
-        );
+        let rounds = (hits + misses) / (8.0 * 8.0 * 4.0);
+        assert!((rounds == 1.0 || rounds == 2.0) && misses > 0.0, "{name}: {hits} hits, {misses} misses");
     }
 
     let resident = colibri(&[&arguments[..], &["--guess-precision", "1"]].concat()).error(2).1;
