@@ -97,8 +97,9 @@ pub(crate) struct Guesses {
     /// Steps since guesses were made though none are read.
     since_probe: u32,
     statistics: LookAheadStatistics,
-    /// Room for what is to be read.
+    /// Room for what is to be read, and whether an expert of the layer is among it.
     chosen: Vec<u32>,
+    is_chosen: Vec<bool>,
     source: GuessSource,
 }
 
@@ -123,6 +124,7 @@ impl Guesses {
             since_probe: 0,
             statistics,
             chosen: Vec::new(),
+            is_chosen: vec![false; experts as usize],
             source: GuessSource::default(),
         }
     }
@@ -167,13 +169,15 @@ impl Guesses {
     pub(crate) fn take(&mut self, layer: u32, picks: Vec<u32>, slots: u32) -> &[u32] {
         let (ranks, width) = (self.ranks as usize, self.width() as usize);
         self.chosen.clear();
+        self.is_chosen.fill(false);
         let most = (slots / SHARE_OF_SLOTS) as usize;
-        for rank in 0..width {
-            for row in picks.chunks_exact(ranks) {
-                let expert = row[rank];
-                if self.chosen.len() < most && expert != ops::NONE && !self.chosen.contains(&expert) {
-                    self.chosen.push(expert);
-                }
+        let by_rank = (0..width).flat_map(|rank| picks.chunks_exact(ranks).map(move |row| row[rank]));
+        for expert in by_rank.filter(|expert| *expert != ops::NONE) {
+            if self.chosen.len() == most {
+                break;
+            }
+            if !std::mem::replace(&mut self.is_chosen[expert as usize], true) {
+                self.chosen.push(expert);
             }
         }
         self.last = Some((layer, picks));
