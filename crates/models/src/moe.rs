@@ -140,7 +140,7 @@ enum Mode {
     /// Nothing is computed; `guesses`: also what streaming does to guess.
     Rehearsed { table: Ids, guesses: bool },
     /// Experts come through the cache; one table that is filled as they arrive.
-    Streamed { table: Ids, entries: Vec<[u32; 2]>, cache: Box<ExpertCache>, guesses: Guesses },
+    Streamed { table: Ids, entries: Vec<[u32; 2]>, cache: Box<ExpertCache>, guesses: Box<Guesses> },
 }
 
 /// What a layer waits for.
@@ -213,7 +213,7 @@ impl Experts {
         let entries = vec![NO_SLOT; count as usize];
         let first_layer = u32::from(cache.catalog().layers().start);
         let guesses = Guesses::new(if overlap { look_ahead } else { LookAhead::Off }, ranks, count);
-        let mode = Mode::Streamed { table, entries, cache: Box::new(cache), guesses };
+        let mode = Mode::Streamed { table, entries, cache: Box::new(cache), guesses: Box::new(guesses) };
         Ok(Experts { first_layer, count, slab, overlap, mode, routing: None })
     }
 
