@@ -1,10 +1,13 @@
 //! How many bytes for what, before anything is allocated; what fits, and what is refused.
+mod error;
+mod sizes;
+
 use crate::rehearsal::rehearse;
+pub use error::{NoFit, PlanError, show_bytes};
 use memory::{CacheSize, SlabPlan, machine};
-use models::state::StateLayout;
-use models::{Dense, Family, LoadError, LoadOptions, StateError, Tally};
-use ops::{DeviceError, LATENT_BLOCK, Ops, Usage};
-use std::fmt;
+use models::{Dense, Family, LoadOptions, Tally};
+use ops::{LATENT_BLOCK, Ops};
+use sizes::{COPIES_OF_AN_OP, Cache, Sizes, rows};
 use store::{Catalog, Checkpoint};
 
 /// What is asked for; None leaves the choice to the plan.
@@ -129,97 +132,6 @@ impl Plan {
     }
 }
 
-/// Why there is no plan.
-#[derive(Debug, thiserror::Error)]
-pub enum PlanError {
-    /// The checkpoint.
-    #[error(transparent)]
-    Load(#[from] LoadError),
-    /// A size that cannot be.
-    #[error(transparent)]
-    Memory(#[from] memory::MemoryError),
-    /// The rehearsal.
-    #[error(transparent)]
-    Device(#[from] DeviceError),
-    /// The rehearsal's state.
-    #[error(transparent)]
-    State(#[from] StateError),
-    /// A step of the rehearsal.
-    #[error(transparent)]
-    Step(#[from] models::StepError),
-    /// A setting outside its range.
-    #[error("{setting} = {found}; expected {expected}")]
-    Setting {
-        /// Its name.
-        setting: &'static str,
-        /// What was asked.
-        found: String,
-        /// What would do.
-        expected: String,
-    },
-    /// Not enough memory for anything.
-    #[error("{0}")]
-    DoesNotFit(NoFit),
-}
-
-/// The sum that does not fit.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NoFit {
-    /// What the machine has.
-    pub limits: Limits,
-    /// Items of the smallest plan that honours the request.
-    pub items: Vec<(String, u64)>,
-    /// Needed with each dense packing.
-    pub choices: Vec<(Dense, u64)>,
-    /// Flags of a plan that fits, if there is one.
-    pub fits: Option<String>,
-}
-
-impl fmt::Display for NoFit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let needed: u64 = self.items.iter().map(|i| i.1).sum();
-        let (usable, reserve) = (self.limits.usable(), self.limits.reserve());
-        write!(
-            f,
-            "the model needs {}, {} can be used ({} are available, {} stay free for everything else):",
-            show_bytes(needed),
-            show_bytes(usable),
-            show_bytes(self.limits.available),
-            show_bytes(reserve)
-        )?;
-        for (what, bytes) in &self.items {
-            write!(f, "\n  {:>10}  {what}", show_bytes(*bytes))?;
-        }
-        for (dense, bytes) in &self.choices {
-            let verdict = if *bytes <= usable { "would fit" } else { "does not fit" };
-            write!(
-                f,
-                "\n--dense {} with the smallest cache: {} ({verdict})",
-                dense.name(),
-                show_bytes(*bytes)
-            )?;
-        }
-        match &self.fits {
-            Some(flags) => write!(f, "\nThis would fit: {flags}"),
-            None => write!(f, "\nNo setting fits; free memory and try again."),
-        }
-    }
-}
-
-/// Bytes for people: `1.23 GB`.
-#[must_use]
-pub fn show_bytes(bytes: u64) -> String {
-    const UNITS: [&str; 5] = ["B", "kB", "MB", "GB", "TB"];
-    let mut value = bytes as f64;
-    let mut unit = 0;
-    while value >= 999.5 && unit + 1 < UNITS.len() {
-        value /= 1000.0;
-        unit += 1;
-    }
-    let digits = if unit == 0 || value >= 99.95 { 0 } else { 2 };
-    format!("{value:.digits$} {}", UNITS[unit])
-}
-
 /// Makes the plan.
 ///
 /// # Errors
@@ -323,15 +235,6 @@ fn tries(family: &Family, request: &Request) -> Vec<(u32, Cache)> {
     caches.iter().flat_map(|cache| contexts.iter().map(|context| (*context, *cache))).collect()
 }
 
-/// How few slots are still a cache.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Cache {
-    /// Enough that reads and arithmetic overlap, or what was asked for if that is less.
-    Useful,
-    /// The least that works.
-    OneSlot,
-}
-
 fn check_settings(family: &Family, request: &Request) -> Result<(), PlanError> {
     let most = family.config.context;
     let ranges = [
@@ -360,115 +263,6 @@ fn check_settings(family: &Family, request: &Request) -> Result<(), PlanError> {
 fn default_context(family: &Family, request: &Request) -> u32 {
     request.context.unwrap_or_else(|| family.config.context.min(DEFAULT_CONTEXT_MAX))
 }
-
-/// Rows of a step, once they are chosen.
-fn rows(request: &Request) -> u32 {
-    request.chunk.unwrap_or(CHUNKS[CHUNKS.len() - 1])
-}
-
-/// What the model needs whatever the cache and the context.
-#[derive(Clone)]
-struct Sizes {
-    dense: Tally,
-    layout: StateLayout,
-    arena: u64,
-    largest: u64,
-    tensors: u64,
-    slot: Option<(u64, u32)>,
-    experts_per_layer: u32,
-    ranks: u32,
-    copies: u64,
-    context_most: u32,
-}
-
-impl Sizes {
-    fn of(
-        checkpoint: &Checkpoint,
-        family: &Family,
-        options: &LoadOptions,
-        request: &Request,
-        catalog: Option<&Catalog>,
-    ) -> Result<Self, PlanError> {
-        let (model, dense) = family.load(checkpoint, None, options, &mut |_| {})?;
-        let Usage { arena, largest, .. } =
-            rehearse(&*model, family, (rows(request), true), Ops::rehearsal())?;
-        let tensors = checkpoint.names().len() as u64;
-        let slot = catalog.map(|c| (c.layout().slot_bytes(), c.experts()));
-        let (layout, copies) = (model.state_layout().clone(), request.copies);
-        let (ranks, experts_per_layer) = (family.config.ranks, family.config.experts);
-        let context_most = family.config.context;
-        Ok(Sizes {
-            dense,
-            layout,
-            arena,
-            largest,
-            tensors,
-            slot,
-            experts_per_layer,
-            ranks,
-            copies,
-            context_most,
-        })
-    }
-
-    fn items(&self, request: &Request, context: u32, slab: Option<&SlabPlan>) -> Vec<(String, u64)> {
-        let (sequences, copies) = (u64::from(request.sequences), self.copies);
-        let blocks = context.div_ceil(LATENT_BLOCK) * request.sequences;
-        let mut items = vec![
-            ("dense weights".to_owned(), self.dense.bytes() * copies),
-            (
-                format!("recurrent state, {sequences} x {}", show_bytes(self.layout.fixed_bytes())),
-                self.layout.fixed_bytes() * sequences * copies,
-            ),
-            (
-                format!("latent cache of {} positions", u64::from(blocks) * u64::from(LATENT_BLOCK)),
-                self.layout.latent_bytes(blocks) * copies,
-            ),
-            ("tables of blocks and slots".to_owned(), self.table_bytes(blocks, slab) * copies),
-            (format!("intermediate results of {} rows", rows(request)), self.arena * 4 * copies),
-            ("copies while an op runs".to_owned(), self.largest * 4 * COPIES_OF_AN_OP * copies),
-            ("buffers while loading".to_owned(), self.dense.buffers),
-            (format!("names and places of {} tensors", self.tensors), self.tensors * BYTES_OF_A_TENSOR),
-        ];
-        if let Some(slab) = slab {
-            items.push((format!("routed experts, {} slots", slab.slots()), slab.bytes_committed()));
-        }
-        items
-    }
-
-    /// Four bytes a block of every sequence, eight an expert: of one layer, or of all where all experts stay (which is
-    /// also assumed before the slots are known).
-    fn table_bytes(&self, blocks: u32, slab: Option<&SlabPlan>) -> u64 {
-        let experts = match (self.slot, slab) {
-            (None, _) => 0,
-            (Some((_, experts)), Some(slab)) if slab.slots() < experts => self.experts_per_layer,
-            (Some((_, experts)), _) => experts,
-        };
-        u64::from(blocks) * 4 + u64::from(experts) * 8
-    }
-
-    /// Bytes with the least slots of such a cache; `memory` is the machine's.
-    fn smallest(&self, request: &Request, context: u32, (cache, memory): (Cache, u64)) -> u64 {
-        let rest: u64 = self.items(request, context, None).iter().map(|i| i.1).sum();
-        rest + self.least_slots(request, (cache, memory)).map_or(0, |s| s.bytes_committed())
-    }
-
-    fn least_slots(&self, request: &Request, (cache, memory): (Cache, u64)) -> Option<SlabPlan> {
-        let (payload, experts) = self.slot?;
-        let asked = request.expert_cache.and_then(|asked| asked.plan(payload, experts, memory).ok());
-        let least = match cache {
-            Cache::Useful => asked.map_or(experts, |plan| plan.slots()).min(self.ranks * 2),
-            Cache::OneSlot => 1,
-        };
-        SlabPlan::new(least, payload).ok()
-    }
-}
-
-/// The oracle's copies of an op's input and result, at most: as they are, prepared, by row, in order.
-const COPIES_OF_AN_OP: u64 = 4;
-
-/// A tensor's name, place and shape, and its share of the sorted table, measured at half a million tensors.
-const BYTES_OF_A_TENSOR: u64 = 250;
 
 fn finish(
     request: &Request,
