@@ -16,6 +16,7 @@ mod load;
 mod logging;
 mod logprobs;
 mod partial;
+mod probe;
 mod progress;
 mod report;
 mod routing;

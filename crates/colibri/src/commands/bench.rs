@@ -2,31 +2,26 @@
 //! possible at most; and two such measurements compared.
 mod choices;
 mod compare;
-mod disk;
 mod facts;
-mod floor;
-mod kernels;
-mod machine;
 mod record;
-mod samples;
 mod steps;
 mod table;
 
 use crate::args::{BenchArgs, What};
 use crate::errors::Failure;
 use crate::load::{self, Model};
+use crate::probe::disk::Disk;
+use crate::probe::floor::{Bound, Rates};
+use crate::probe::kernels::{self, Desk, Kernel};
+use crate::probe::machine::{Limit, LimitArm, Machine, Pages};
+use crate::probe::samples::{Sample, Spread, in_turn};
 use crate::routing::RoutingFile;
 use crate::work::{Demand, Planned, Work};
 use crate::{interrupt, report};
-use disk::Disk;
 use engine::{Limits, PlanError, show_bytes};
-use floor::{Bound, Rates};
-use kernels::{Desk, Kernel};
-use machine::{Limit, LimitArm, Machine, Pages};
 use models::Dense;
 use ops::Traced;
 use record::{Record, Row, VERSION};
-use samples::{Sample, Spread, in_turn};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::Path;

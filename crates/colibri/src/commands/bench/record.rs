@@ -1,6 +1,6 @@
 //! What `bench` leaves: one object of JSON, read again by `--compare`. Its shape has a version.
-use super::floor::{Floor, Piece, Rates};
-use super::samples::Spread;
+use crate::probe::floor::{Floor, Piece, Rates};
+use crate::probe::samples::Spread;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;

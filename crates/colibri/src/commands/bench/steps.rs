@@ -1,9 +1,9 @@
 //! Steps of the loaded model: tokens one by one behind contexts of some length, and prompts. What they have to do is
 //! counted in the warm-up and once more after the last repeat, op by op; between the two it changes little and evenly.
-use super::floor::{Piece, Rates};
 use super::record::{CacheFacts, OpShare, Profile, Row, Sections};
-use super::samples::{Sample, Spread, Watch};
 use crate::errors::Failure;
+use crate::probe::floor::{Piece, Rates};
+use crate::probe::samples::{Sample, Spread, Watch};
 use engine::{Engine, Session};
 use models::{GuessSource, Logits, Section};
 use ops::{Trace, Work};

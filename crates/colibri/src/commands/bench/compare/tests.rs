@@ -1,8 +1,8 @@
 //! Verdicts by hand, and refusals.
-use super::super::floor::{Piece, Rates};
 use super::super::record::{MachineFacts, ModelFacts};
-use super::super::samples::{Sample, Spread};
 use super::*;
+use crate::probe::floor::{Piece, Rates};
+use crate::probe::samples::{Sample, Spread};
 
 const RATES: Rates =
     Rates { threads: 2, read_bytes: 1e10, floats: 1e11, byte_products: 4e11, disk_bytes: None };
