@@ -41,6 +41,7 @@
 mod engine;
 pub mod generate;
 pub mod plan;
+pub mod predict;
 mod rehearsal;
 mod routing;
 pub mod sampler;

@@ -2,7 +2,7 @@
 mod error;
 mod sizes;
 
-use crate::rehearsal::rehearse;
+use crate::rehearsal::{Rehearsed, rehearse};
 pub use error::{NoFit, PlanError, show_bytes};
 use memory::{CacheSize, SlabPlan, machine};
 use models::{Dense, Family, LoadOptions, Tally};
@@ -188,7 +188,7 @@ fn more_rows(
     let (model, _) = family.load(checkpoint, None, &plan.options, &mut |_| {})?;
     let slots = |plan: &Plan| plan.slab.map_or(0, |slab| slab.slots());
     for rows in CHUNKS.map(|rows| rows.min(plan.context)).into_iter().filter(|rows| *rows > plan.chunk) {
-        let usage = rehearse(&*model, family, (rows, true), Ops::rehearsal())?;
+        let usage = rehearse(&*model, family, Rehearsed::full(rows), Ops::rehearsal())?;
         let sizes = Sizes { arena: usage.arena, largest: usage.largest, ..sizes.clone() };
         let request = Request { chunk: Some(rows), ..request.clone() };
         let results = request.copies * 4 * (usage.arena + COPIES_OF_AN_OP * usage.largest);

@@ -221,6 +221,60 @@ impl RoutingTrace {
         let ranks = u64::from(self.head.ranks.max(1));
         self.steps.iter().filter_map(|step| step.first()).map(|layer| layer.picks.len() as u64 / ranks).sum()
     }
+
+    /// The same tokens with prompts in chunks of so many rows: steps of several rows that follow each other become one
+    /// prompt, which is cut anew. Steps that did not come to all layers stay as they are.
+    #[must_use]
+    pub fn in_chunks(&self, rows: u32) -> Self {
+        let mut steps: Vec<RoutingStep> = Vec::new();
+        let mut prompt: Option<RoutingStep> = None;
+        for step in &self.steps {
+            let joins = self.is_chunk(step);
+            match &mut prompt {
+                Some(prompt) if joins => {
+                    for (layer, more) in prompt.iter_mut().zip(step) {
+                        layer.picks.extend(&more.picks);
+                    }
+                }
+                _ => {
+                    self.cut_into(prompt.take(), rows, &mut steps);
+                    if joins {
+                        prompt = Some(step.clone());
+                    } else {
+                        steps.push(step.clone());
+                    }
+                }
+            }
+        }
+        self.cut_into(prompt, rows, &mut steps);
+        Self { head: self.head.clone(), steps, cut: self.cut }
+    }
+
+    /// Whether a step has several rows, and the same in every layer.
+    fn is_chunk(&self, step: &[LayerPicks]) -> bool {
+        let ranks = usize::from(self.head.ranks);
+        let length = step.first().map_or(0, |layer| layer.picks.len());
+        let layers = self.head.layers();
+        length > ranks
+            && step.len() == layers.len()
+            && step
+                .iter()
+                .zip(layers)
+                .all(|(layer, number)| layer.layer == number && layer.picks.len() == length)
+    }
+
+    fn cut_into(&self, prompt: Option<RoutingStep>, rows: u32, steps: &mut Vec<RoutingStep>) {
+        let Some(prompt) = prompt else { return };
+        let picks = rows.max(1) as usize * usize::from(self.head.ranks);
+        let length = prompt.first().map_or(0, |layer| layer.picks.len());
+        for start in (0..length).step_by(picks) {
+            let part = |layer: &LayerPicks| LayerPicks {
+                layer: layer.layer,
+                picks: layer.picks[start..length.min(start + picks)].to_vec(),
+            };
+            steps.push(prompt.iter().map(part).collect());
+        }
+    }
 }
 
 /// Length and hash of the next body, if they are there.

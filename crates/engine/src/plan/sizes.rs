@@ -1,6 +1,6 @@
 //! What a model needs, item by item, whatever the memory there is. Chooses nothing.
 use super::{CHUNKS, PlanError, Request, show_bytes};
-use crate::rehearsal::rehearse;
+use crate::rehearsal::{Rehearsed, rehearse};
 use memory::SlabPlan;
 use models::state::StateLayout;
 use models::{Family, LoadOptions, Tally};
@@ -46,7 +46,7 @@ impl Sizes {
     ) -> Result<Self, PlanError> {
         let (model, dense) = family.load(checkpoint, None, options, &mut |_| {})?;
         let Usage { arena, largest, .. } =
-            rehearse(&*model, family, (rows(request), true), Ops::rehearsal())?;
+            rehearse(&*model, family, Rehearsed::full(rows(request)), Ops::rehearsal())?;
         let tensors = checkpoint.names().len() as u64;
         let slot = catalog.map(|c| (c.layout().slot_bytes(), c.experts()));
         let (layout, copies) = (model.state_layout().clone(), request.copies);

@@ -15,6 +15,8 @@ pub struct Requests {
     steps: u64,
     /// For each request its experts by index, ascending.
     lists: Vec<Vec<u32>>,
+    /// Whether each is of a single row: a token by itself.
+    alone: Vec<bool>,
 }
 
 impl Requests {
@@ -27,6 +29,7 @@ impl Requests {
             expert_bytes: head.expert_bytes,
             steps: 0,
             lists: Vec::new(),
+            alone: Vec::new(),
         }
     }
 
@@ -43,12 +46,13 @@ impl Requests {
     /// # Panics
     /// If the traces are of models of different sizes.
     pub fn add(&mut self, trace: &RoutingTrace) {
-        let RoutingHead { first_layer, layers, experts_per_layer, .. } = trace.head;
+        let RoutingHead { first_layer, layers, experts_per_layer, ranks, .. } = trace.head;
         let size = (u32::from(layers), u32::from(experts_per_layer));
         assert_eq!(size, (self.layers, self.experts_per_layer), "traces of different models");
         self.steps += trace.steps.len() as u64;
         for layer in trace.steps.iter().flatten() {
             let first = u32::from(layer.layer - first_layer) * self.experts_per_layer;
+            self.alone.push(layer.picks.len() <= usize::from(ranks));
             self.lists.push(layer.experts().into_iter().map(|expert| first + u32::from(expert)).collect());
         }
     }
@@ -142,6 +146,44 @@ pub fn simulate(policy: CachePolicy, slots: u32, requests: &Requests, known: Kno
     if known.pinned {
         slots.fix(&most_used(known.shares));
     }
+    run(slots, requests, None).all()
+}
+
+/// The outcome of some of the requests.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Part {
+    /// How many there were: one for each layer of each step.
+    pub requests: u64,
+    /// Their outcome.
+    pub outcome: Outcome,
+}
+
+/// The outcome by the rows of a request.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Parts {
+    /// Of several rows: a chunk of a prompt.
+    pub chunks: Part,
+    /// Of one row: a token by itself.
+    pub tokens: Part,
+}
+
+impl Parts {
+    fn all(self) -> Outcome {
+        let Parts { chunks: Part { outcome: a, .. }, tokens: Part { outcome: b, .. } } = self;
+        Outcome {
+            hits: a.hits + b.hits,
+            misses: a.misses + b.misses,
+            bytes_read: a.bytes_read + b.bytes_read,
+            evictions: a.evictions + b.evictions,
+        }
+    }
+}
+
+/// As [`simulate`] with nothing known before, prompts and single tokens apart.
+#[must_use]
+pub fn simulate_parts(policy: CachePolicy, slots: u32, requests: &Requests) -> Parts {
+    let (layers, slots) = (requests.layers, slots.clamp(1, requests.experts().max(1)));
+    let slots = Slots::new(slots, Ranking::new(policy, layers, requests.experts_per_layer));
     run(slots, requests, None)
 }
 
@@ -151,7 +193,7 @@ pub fn simulate(policy: CachePolicy, slots: u32, requests: &Requests, known: Kno
 pub fn optimum(slots: u32, requests: &Requests) -> Outcome {
     let slots = slots.clamp(1, requests.experts().max(1));
     let ranking = Ranking::optimal(requests.layers, requests.experts_per_layer);
-    run(Slots::new(slots, ranking), requests, Some(&next_uses(requests)))
+    run(Slots::new(slots, ranking), requests, Some(&next_uses(requests))).all()
 }
 
 /// The hit rate to be expected of `steps` steps after a start with empty slots, from what one prompt asked for: its first
@@ -159,10 +201,11 @@ pub fn optimum(slots: u32, requests: &Requests) -> Outcome {
 #[must_use]
 pub fn forecast(policy: CachePolicy, slots: u32, requests: &Requests, steps: u64) -> Option<f64> {
     let wanted = steps.saturating_mul(u64::from(requests.layers));
-    let mut asked = Requests { steps, lists: Vec::new(), ..requests.clone() };
+    let mut asked = Requests { steps, lists: Vec::new(), alone: Vec::new(), ..requests.clone() };
     if !requests.lists.is_empty() {
         let lists = requests.lists.iter().cycle();
         asked.lists = lists.take(usize::try_from(wanted).unwrap_or(usize::MAX)).cloned().collect();
+        asked.alone = requests.alone.iter().cycle().take(asked.lists.len()).copied().collect();
     }
     simulate(policy, slots, &asked, Known::default()).hit_rate()
 }
@@ -187,25 +230,30 @@ fn next_uses(requests: &Requests) -> Vec<Vec<u64>> {
     uses
 }
 
-fn run(mut slots: Slots, requests: &Requests, future: Option<&[Vec<u64>]>) -> Outcome {
-    let mut outcome = Outcome::default();
-    for (number, list) in requests.lists.iter().enumerate() {
+fn run(mut slots: Slots, requests: &Requests, future: Option<&[Vec<u64>]>) -> Parts {
+    let mut parts = Parts::default();
+    let mut evictions = 0;
+    for (number, (list, alone)) in requests.lists.iter().zip(&requests.alone).enumerate() {
         for (&expert, &next) in list.iter().zip(future.map_or(&[][..], |future| &future[number])) {
             slots.foresee(expert, next);
         }
         slots.request(list);
         let hits = list.iter().filter(|expert| slots.has(**expert)).count() as u64;
-        outcome.hits += hits;
-        outcome.misses += list.len() as u64 - hits;
+        let misses = list.len() as u64 - hits;
         if future.is_some() {
             serve_one_by_one(&mut slots, list);
         } else {
             serve(&mut slots, list, number as u64 + 1);
         }
+        let part = if *alone { &mut parts.tokens } else { &mut parts.chunks };
+        part.requests += 1;
+        part.outcome.hits += hits;
+        part.outcome.misses += misses;
+        part.outcome.bytes_read += misses * requests.expert_bytes;
+        part.outcome.evictions += slots.evictions() - evictions;
+        evictions = slots.evictions();
     }
-    outcome.evictions = slots.evictions();
-    outcome.bytes_read = outcome.misses * requests.expert_bytes;
-    outcome
+    parts
 }
 
 /// One request as the cache serves it: what is there is held, what is not gets slots as long as there are any; when all of

@@ -165,3 +165,20 @@ fn the_first_version_is_read() {
     assert_eq!(VERSION, 1, "a new version gets a fixture of its own");
     assert_eq!(written(&small(), &some_steps()), include_bytes!("../../tests/fixtures/routing-1.bin"));
 }
+
+/// Two prompts of 3 and 2 rows with a token between them, cut anew. A step that did not come to all layers stays.
+#[test]
+fn prompts_are_cut_anew_and_tokens_stay() {
+    let head = RoutingHead { layers: 2, ranks: 1, ..small() };
+    let step = |picks: &[u16]| -> RoutingStep {
+        (1..3).map(|layer| LayerPicks { layer, picks: picks.to_vec() }).collect()
+    };
+    let broken = vec![LayerPicks { layer: 1, picks: vec![0, 1] }];
+    let steps = vec![step(&[0, 1]), step(&[2, 3]), step(&[4]), step(&[1, 2]), broken.clone()];
+    let trace = RoutingTrace { head, steps, cut: 3 };
+    let cut = |rows| trace.in_chunks(rows).steps;
+    assert_eq!(cut(8), [step(&[0, 1, 2, 3]), step(&[4]), step(&[1, 2]), broken.clone()]);
+    assert_eq!(cut(3), [step(&[0, 1, 2]), step(&[3]), step(&[4]), step(&[1, 2]), broken]);
+    assert_eq!(cut(2), trace.steps);
+    assert_eq!((trace.in_chunks(1).rows(), trace.in_chunks(1).cut), (trace.rows(), 3));
+}

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::cache::policy::Order;
-use crate::cache::simulate::{Known, Outcome, Requests, forecast, optimum, simulate};
+use crate::cache::simulate::{Known, Outcome, Requests, forecast, optimum, simulate, simulate_parts};
 use crate::routing::{LayerPicks, RoutingHead, RoutingStep, RoutingTrace};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -112,4 +112,16 @@ fn a_forecast_repeats_what_it_knows() {
     assert_eq!(forecast(lru, 12, &requests, 4), Some(5.0 / 8.0));
     let none = Requests::of(&trace(&[]));
     assert_eq!(forecast(lru, 12, &none, 4), None);
+}
+
+/// Two rows of a prompt, then tokens: what the prompt has brought the first token finds.
+#[test]
+fn prompts_and_tokens_are_counted_apart() {
+    let steps = [vec![vec![0, 1], vec![2, 2]], vec![vec![1], vec![3]], vec![vec![1], vec![2]]];
+    let parts = simulate_parts("lru".parse().unwrap(), 12, &Requests::of(&trace(&steps)));
+    let outcome = |hits, misses| Outcome { hits, misses, bytes_read: misses * PAYLOAD_BYTES, evictions: 0 };
+    assert_eq!((parts.chunks.requests, parts.chunks.outcome), (2, outcome(0, 3)));
+    assert_eq!((parts.tokens.requests, parts.tokens.outcome), (4, outcome(3, 1)));
+    let all = simulate("lru".parse().unwrap(), 12, &Requests::of(&trace(&steps)), Known::default());
+    assert_eq!(all, outcome(3, 4));
 }
