@@ -24,6 +24,7 @@ mod cache_size;
 mod error;
 pub mod machine;
 mod plan;
+pub mod pressure;
 mod region;
 mod slab;
 

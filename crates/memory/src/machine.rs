@@ -19,6 +19,14 @@ pub fn available_memory() -> Result<u64, MemoryError> {
     system::available()
 }
 
+/// Bytes of memory this process has resident now (`VmRSS`).
+///
+/// # Errors
+/// As [`peak_memory`].
+pub fn resident_memory() -> Result<u64, MemoryError> {
+    system::resident()
+}
+
 /// Most bytes of memory this process has had resident so far (`VmHWM`).
 ///
 /// # Errors
@@ -38,6 +46,10 @@ mod system {
 
     pub(super) fn available() -> Result<u64, MemoryError> {
         linux::available(Path::new("/"))
+    }
+
+    pub(super) fn resident() -> Result<u64, MemoryError> {
+        linux::field(Path::new("/"), "proc/self/status", "VmRSS")
     }
 
     pub(super) fn peak() -> Result<u64, MemoryError> {
@@ -66,6 +78,10 @@ mod system {
         known(refreshed(what)?.available_memory(), what)
     }
 
+    pub(super) fn resident() -> Result<u64, MemoryError> {
+        Err(MemoryError::NotKnown { what: "this process's resident memory" })
+    }
+
     pub(super) fn peak() -> Result<u64, MemoryError> {
         Err(MemoryError::NotKnown { what: "this process's peak memory" })
     }
@@ -78,7 +94,7 @@ mod system {
 
 /// The same questions to files under `root`, which tests replace. Compiled everywhere so that it is tested everywhere.
 #[cfg(any(target_os = "linux", test))]
-mod linux {
+pub(crate) mod linux {
     use super::MemoryError;
     use std::fs;
     use std::path::{Path, PathBuf};
@@ -88,13 +104,13 @@ mod linux {
         Ok(groups(root).filter_map(|group| group.limit()).fold(machine, u64::min))
     }
 
-    pub(super) fn available(root: &Path) -> Result<u64, MemoryError> {
+    pub(crate) fn available(root: &Path) -> Result<u64, MemoryError> {
         let machine = field(root, "proc/meminfo", "MemAvailable")?;
         Ok(groups(root).filter_map(|group| group.available()).fold(machine, u64::min))
     }
 
     /// The field `name` of the file `path`, in bytes.
-    pub(super) fn field(root: &Path, path: &str, name: &'static str) -> Result<u64, MemoryError> {
+    pub(crate) fn field(root: &Path, path: &str, name: &'static str) -> Result<u64, MemoryError> {
         let path = root.join(path);
         let shown = path.display().to_string();
         let text = fs::read_to_string(&path)
@@ -116,7 +132,8 @@ mod linux {
 
     struct Names {
         mount: &'static str,
-        limit: &'static str,
+        /// Beyond these memory is refused, or whoever asks for it is slowed down until others have lost theirs.
+        limits: &'static [&'static str],
         usage: &'static str,
         /// Fields of `memory.stat`: pages of files, which the kernel drops before it refuses memory.
         file_pages: [&'static str; 2],
@@ -124,14 +141,14 @@ mod linux {
 
     const VERSION_1: Names = Names {
         mount: "sys/fs/cgroup/memory",
-        limit: "memory.limit_in_bytes",
+        limits: &["memory.limit_in_bytes"],
         usage: "memory.usage_in_bytes",
         file_pages: ["total_inactive_file", "total_active_file"],
     };
 
     const VERSION_2: Names = Names {
         mount: "sys/fs/cgroup",
-        limit: "memory.max",
+        limits: &["memory.max", "memory.high"],
         usage: "memory.current",
         file_pages: ["inactive_file", "active_file"],
     };
@@ -152,6 +169,16 @@ mod linux {
         found.into_iter()
     }
 
+    /// Time in which something in this process's control group waited for memory, in microseconds since it was made; where
+    /// groups do not tell, of the machine since it was started. None if the kernel does not count it (`CONFIG_PSI`).
+    pub(crate) fn stalled(root: &Path) -> Option<u64> {
+        let own = groups(root).map(|group| group.folder.join("memory.pressure"));
+        let mut files = own.chain([root.join("proc/pressure/memory")]);
+        let text = files.find_map(|file| fs::read_to_string(file).ok())?;
+        let some = text.lines().find_map(|line| line.strip_prefix("some "))?;
+        some.split(' ').find_map(|field| field.strip_prefix("total="))?.parse().ok()
+    }
+
     /// Reads a line `ID:CONTROLLERS:PATH`; version 2 has the id 0 and names no controllers.
     fn memory_group(line: &str) -> Option<(&'static Names, &str)> {
         let mut parts = line.splitn(3, ':');
@@ -166,7 +193,7 @@ mod linux {
         /// The limit, if there is one: version 2 writes `max` for none, version 1 a number beyond all memory, which the
         /// minimum with the machine's memory drops.
         fn limit(&self) -> Option<u64> {
-            self.number(self.names.limit)
+            self.names.limits.iter().filter_map(|file| self.number(file)).min()
         }
 
         fn available(&self) -> Option<u64> {
@@ -225,6 +252,32 @@ mod linux {
             ]);
             assert_eq!(total(root.path()).unwrap(), 8_000_000);
             assert_eq!(available(root.path()).unwrap(), 8_000_000 - (3_000_000 - 1_500_000));
+        }
+
+        #[test]
+        fn a_group_that_slows_down_early_has_a_limit_there() {
+            let root = machine(&[
+                ("proc/self/cgroup", "0::/run.scope\n"),
+                ("sys/fs/cgroup/run.scope/memory.max", "8000000\n"),
+                ("sys/fs/cgroup/run.scope/memory.high", "7000000\n"),
+                ("sys/fs/cgroup/run.scope/memory.current", "6900000\n"),
+            ]);
+            assert_eq!((total(root.path()).unwrap(), available(root.path()).unwrap()), (7_000_000, 100_000));
+        }
+
+        #[test]
+        fn stalls_are_those_of_the_own_group_if_it_tells() {
+            let line = |total| {
+                format!("some avg10=1.50 avg60=0.10 avg300=0.23 total={total}\nfull avg10=0 total=7\n")
+            };
+            assert_eq!(stalled(machine(&[]).path()), None);
+            let of_machine = line(500);
+            let files = [("proc/self/cgroup", "0::/a/b\n"), ("proc/pressure/memory", of_machine.as_str())];
+            assert_eq!(stalled(machine(&files).path()), Some(500));
+            let of_group = line(31);
+            let own = [&files[..], &[("sys/fs/cgroup/a/memory.pressure", of_group.as_str())]].concat();
+            assert_eq!(stalled(machine(&own).path()), Some(31));
+            assert_eq!(stalled(machine(&[("proc/pressure/memory", "some total=x\n")]).path()), None);
         }
 
         #[test]

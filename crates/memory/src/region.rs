@@ -3,6 +3,7 @@
 
 use crate::MemoryError;
 use memmap2::{MmapMut, MmapOptions};
+use std::io;
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::sync::{RwLockReadGuard, RwLockWriteGuard};
@@ -78,6 +79,25 @@ impl Region {
         SlotWrite { bytes: self.piece(range), _guard: guard }
     }
 
+    /// Gives the memory behind `range` back to the system. What is read there before it is written again is what was there or
+    /// zeros.
+    ///
+    /// # Errors
+    /// The system's; then nothing has changed.
+    ///
+    /// # Safety
+    /// Every access to these bytes must go through the lock that `_guard` holds, nobody else may know the pages by the place
+    /// of their memory (a device, a kernel's registration), and the range must be made of whole pages.
+    pub(crate) unsafe fn discard(
+        &self,
+        range: Range<usize>,
+        _guard: &RwLockWriteGuard<'_, ()>,
+    ) -> io::Result<()> {
+        let piece = self.piece(range);
+        // SAFETY: the pages lie in the region, and the caller promises that they are whole and nobody else's.
+        unsafe { give_back(piece) }
+    }
+
     fn piece(&self, range: Range<usize>) -> NonNull<[u8]> {
         let inside = range.start <= range.end && range.end <= self.bytes;
         assert!(inside, "bytes {range:?} of a region of {}", self.bytes);
@@ -141,4 +161,36 @@ pub(crate) fn advise_huge_pages(mapping: &MmapMut) {
     let _ = mapping.advise(memmap2::Advice::HugePage);
     #[cfg(any(not(target_os = "linux"), miri))]
     let _ = mapping;
+}
+
+/// Lets the system take whole pages of anonymous memory back. Linux takes them at once (of a large page that is given back in
+/// part, when memory is short), macOS when it needs them, without compressing or writing them anywhere.
+#[cfg(unix)]
+unsafe fn give_back(pages: NonNull<[u8]>) -> io::Result<()> {
+    #[cfg(any(target_os = "macos", target_os = "ios"))]
+    const ADVICE: libc::c_int = libc::MADV_FREE;
+    #[cfg(not(any(target_os = "macos", target_os = "ios")))]
+    const ADVICE: libc::c_int = libc::MADV_DONTNEED;
+    if cfg!(miri) {
+        return Ok(()); // it knows no advice
+    }
+    // SAFETY: the caller promises whole pages of a mapping, whose bytes nobody looks at meanwhile.
+    let done = unsafe { libc::madvise(pages.as_ptr().cast(), pages.len(), ADVICE) };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// The same on Windows: the bytes are no longer of interest, so they are not written to the paging file, and the pages
+/// leave the working set.
+#[cfg(windows)]
+unsafe fn give_back(pages: NonNull<[u8]>) -> io::Result<()> {
+    use windows_sys::Win32::System::Memory::{MEM_RESET, PAGE_READWRITE, VirtualAlloc, VirtualUnlock};
+    // SAFETY: the caller promises whole pages of a mapping of the paging file, whose bytes nobody looks at meanwhile.
+    let reset = unsafe { VirtualAlloc(pages.as_ptr().cast(), pages.len(), MEM_RESET, PAGE_READWRITE) };
+    if reset.is_null() {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: as above. To unlock pages that are not locked takes them out of the working set; the call then says that they
+    // were not locked, which is no fault.
+    let _ = unsafe { VirtualUnlock(pages.as_ptr().cast(), pages.len()) };
+    Ok(())
 }

@@ -4,6 +4,7 @@
 use crate::{MemoryError, SLOT_ALIGNMENT, SlabPlan, region::Region, region::SlotRead, region::SlotWrite};
 use std::ops::Range;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, TryLockError};
 
 /// Slots allocated once. Reading and writing of one slot exclude each other; different slots are independent.
@@ -13,6 +14,8 @@ pub struct Slab {
     region: Region,
     /// One for each slot. A thread that panics while it writes leaves bytes, not a broken invariant: poison is ignored.
     locks: Box<[RwLock<()>]>,
+    /// Whether somebody knows the pages by the place of their memory.
+    pinned: AtomicBool,
 }
 
 impl Slab {
@@ -31,7 +34,7 @@ impl Slab {
     pub fn from_plan(plan: SlabPlan) -> Result<Arc<Self>, MemoryError> {
         let region = Region::new(plan.bytes_total(), SLOT_ALIGNMENT as usize)?;
         let locks = (0..plan.slots()).map(|_| RwLock::new(())).collect();
-        Ok(Arc::new(Self { plan, region, locks }))
+        Ok(Arc::new(Self { plan, region, locks, pinned: AtomicBool::new(false) }))
     }
 
     /// The geometry.
@@ -69,6 +72,36 @@ impl Slab {
     #[must_use]
     pub fn base_pointer(&self) -> NonNull<u8> {
         self.region.base()
+    }
+
+    /// From now on the kernel or a device knows the pages by the place of their memory, which it will not look up again: so
+    /// they are never given back. To be called before the pages are told.
+    pub fn pin_pages(&self) {
+        self.pinned.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether [`Slab::discard`] can do anything.
+    #[must_use]
+    pub fn gives_back(&self) -> bool {
+        !self.pinned.load(Ordering::SeqCst)
+    }
+
+    /// Gives a slot's memory back to the system; writing the slot takes it again. What the slot holds meanwhile is not
+    /// defined. False if somebody holds the slot, the pages are [pinned](Slab::pin_pages), or the system does not take them;
+    /// then nothing has changed.
+    ///
+    /// # Panics
+    /// If there is no such slot.
+    pub fn discard(&self, slot: u32) -> bool {
+        let guard = match self.locks[slot as usize].try_write() {
+            Ok(guard) => guard,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return false,
+        };
+        // SAFETY: slots do not overlap and begin and end at multiples of more than a page; all access to this one goes through
+        // its own lock, or through a lease of the cache, whose owner gives no slot back that is leased; nobody else knows the
+        // pages.
+        self.gives_back() && unsafe { self.region.discard(self.place(slot), &guard) }.is_ok()
     }
 
     /// Lends a slot for reading; any number may read at once. Waits while somebody writes it.
@@ -167,6 +200,30 @@ mod tests {
         for slot in 0..4 {
             assert_eq!(slab.read(slot)[999], slot as u8 + 1);
         }
+    }
+
+    #[test]
+    fn a_discarded_slot_can_be_written_again_and_its_neighbours_stay() {
+        let slab = Slab::new(3, 1000).unwrap();
+        for slot in 0..3 {
+            slab.write(slot).unwrap().fill(slot as u8 + 1);
+        }
+        assert!(slab.gives_back() && slab.discard(1));
+        assert!(slab.read(0).iter().all(|&byte| byte == 1) && slab.read(2).iter().all(|&byte| byte == 3));
+        slab.write(1).unwrap().fill(9);
+        assert!(slab.read(1).iter().all(|&byte| byte == 9));
+    }
+
+    #[test]
+    fn held_and_pinned_slots_are_not_discarded() {
+        let slab = Slab::new(2, 1000).unwrap();
+        slab.write(0).unwrap().fill(5);
+        let reader = slab.read(0);
+        assert!(!slab.discard(0) && reader.iter().all(|&byte| byte == 5));
+        drop(reader);
+        slab.pin_pages();
+        assert!(!slab.gives_back() && !slab.discard(0));
+        assert!(slab.read(0).iter().all(|&byte| byte == 5));
     }
 
     #[test]
