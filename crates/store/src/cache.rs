@@ -13,8 +13,10 @@ mod error;
 mod fetch;
 #[cfg(target_os = "linux")]
 mod fetch_ring;
+pub mod governor;
 pub mod policy;
 mod preload;
+mod pressure;
 mod queue;
 mod request;
 pub mod simulate;
@@ -32,6 +34,7 @@ use crate::reader::{FIRST_PAUSE, Reader};
 use busy::Busy;
 use causes::Causes;
 use fetch::{Fetcher, Landing, SLICE_BYTES};
+use governor::Governor;
 use memory::{HostBuffer, Slab};
 use policy::Ranking;
 use queue::{Job, Promotion, Queue};
@@ -103,6 +106,10 @@ pub struct ExpertCache {
     /// Knows which drive a file lies on.
     reader: Arc<dyn Reader>,
     statistics: CacheStatistics,
+    /// Who watches memory, if anybody does.
+    governor: Option<Box<Governor>>,
+    /// The fewest slots that were to be used so far.
+    slots_least: u32,
     /// Room for the experts of one call, kept from call to call.
     sorted: Vec<u32>,
     /// Room for the jobs of one call.
@@ -160,6 +167,8 @@ impl ExpertCache {
             busy: Arc::clone(&busy),
             reader: Arc::clone(&reader),
             statistics: CacheStatistics { drives: drives as u32, ..CacheStatistics::default() },
+            governor: None,
+            slots_least: slab.slots(),
             sorted: Vec::new(),
             jobs: Vec::new(),
         };
@@ -173,6 +182,7 @@ impl ExpertCache {
             let ring = self.reader.wants_ring(drive);
             if ring {
                 try_ring(&self.slab)?;
+                self.slab.pin_pages();
             }
             for number in 0..if ring { 1 } else { readers } {
                 let fetcher = fetcher.clone();
@@ -249,6 +259,7 @@ impl ExpertCache {
     /// there is no slot wait inside the request. All of them, and what goes wrong, come through [`ExpertCache::next`].
     pub fn request(&mut self, ids: &[ExpertId]) -> Request {
         self.drain();
+        self.govern();
         let mut request = Request::new(self.events.clone());
         self.sort(ids, &mut request.held.refused);
         let sorted = std::mem::take(&mut self.sorted);
@@ -256,6 +267,7 @@ impl ExpertCache {
         for &expert in &sorted {
             self.count_request(expert);
         }
+        self.probe(&sorted);
         request.held.waiting.extend_from_slice(&sorted);
         self.sorted = sorted;
         let wanted = request.held.waiting.len();
@@ -320,11 +332,13 @@ impl ExpertCache {
     /// If the lease comes from another cache.
     pub fn release(&mut self, lease: Lease, fence: u64) {
         self.slots.unpin(lease.end(), fence);
+        self.trim();
     }
 
     /// Says that all submissions up to number `completed` have ended: slots they used may be filled anew.
     pub fn retire(&mut self, completed: u64) {
         self.slots.retire(completed);
+        self.trim();
     }
 
     /// Gives back what a request holds. Reads that have begun land and stay in the cache; others are dropped.

@@ -67,10 +67,16 @@ pub(super) struct Slots {
     of_expert: Vec<u32>,
     /// Free slots; the last is taken first.
     free: Vec<u32>,
+    /// Slots that are to be used.
+    limit: u32,
+    /// Slots out of use; they hold nothing.
+    withheld: Vec<u32>,
     ranking: Ranking,
     groups: Vec<Group>,
     /// Experts that stay once they are there.
     fixed: Vec<bool>,
+    /// The same as a list, in the order in which they were named.
+    fixed_list: Vec<u32>,
     /// Ready slots that nobody holds, by the submission that uses them.
     resting: BTreeSet<(u64, u32)>,
     /// Whether any expert is guessed.
@@ -84,19 +90,85 @@ impl Slots {
     pub(super) fn new(slots: u32, ranking: Ranking) -> Self {
         let free_slot = || Slot { state: State::Free, expert: NONE, pins: 0, fence: 0, place: Place::None };
         let groups = ranking.groups();
-        let share = |group| slots / groups + u32::from(group < slots % groups);
-        Self {
+        let mut slots = Self {
             entries: (0..slots).map(|_| free_slot()).collect(),
             of_expert: vec![NONE; ranking.experts() as usize],
             free: (0..slots).rev().collect(),
-            groups: (0..groups).map(|group| Group { share: share(group), ..Group::default() }).collect(),
+            limit: slots,
+            withheld: Vec::new(),
+            groups: (0..groups).map(|_| Group::default()).collect(),
             fixed: vec![false; ranking.experts() as usize],
+            fixed_list: Vec::new(),
             ranking,
             resting: BTreeSet::new(),
             guesses: false,
             completed: 0,
             evictions: 0,
+        };
+        slots.share_out();
+        slots
+    }
+
+    /// Divides the slots in use among the groups.
+    fn share_out(&mut self) {
+        let groups = self.groups.len() as u32;
+        for (number, group) in (0..groups).zip(&mut self.groups) {
+            group.share = self.limit / groups + u32::from(number < self.limit % groups);
         }
+    }
+
+    /// Number of slots that are to be used.
+    pub(super) fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    /// From now on so many slots are to be used, one at least and no more than there are. Those beyond are taken out of use by
+    /// [`Slots::withhold`]; of the experts that stay for good no more do so than half of the slots.
+    pub(super) fn set_limit(&mut self, slots: u32) {
+        self.limit = slots.clamp(1, self.len());
+        self.share_out();
+        while self.in_use() < self.limit
+            && let Some(slot) = self.withheld.pop()
+        {
+            self.free.push(slot);
+        }
+        for place in (0..self.fixed_list.len()).rev() {
+            let expert = self.fixed_list[place];
+            let group = &mut self.groups[self.ranking.group(expert)];
+            if group.fixed > group.share / 2 {
+                group.fixed -= 1;
+                self.fixed_list.remove(place);
+                self.fixed[expert as usize] = false;
+                if let Some(slot) = self.find(expert).filter(|&slot| self.is_idle(slot)) {
+                    self.place(slot);
+                }
+            }
+        }
+    }
+
+    /// Slots in use that hold nothing.
+    pub(super) fn unfilled(&self) -> u32 {
+        self.free.len() as u32
+    }
+
+    /// Slots that are in use.
+    fn in_use(&self) -> u32 {
+        self.len() - self.withheld.len() as u32
+    }
+
+    /// Takes one slot out of use if there are more than there should be: a free one, else that of the expert that is the next
+    /// to go. None if there are not, or none can go at present.
+    pub(super) fn withhold(&mut self) -> Option<u32> {
+        if self.in_use() <= self.limit {
+            return None;
+        }
+        let slot = self.free.pop().or_else(|| {
+            let slot = self.throw_out(self.largest()?)?;
+            (self.entries[slot as usize].state, self.entries[slot as usize].expert) = (State::Free, NONE);
+            Some(slot)
+        })?;
+        self.withheld.push(slot);
+        Some(slot)
     }
 
     /// Number of slots.
@@ -199,6 +271,7 @@ impl Slots {
                 self.displace(slot);
             }
             self.fixed[expert as usize] = true;
+            self.fixed_list.push(expert);
         }
         count
     }
@@ -264,12 +337,18 @@ impl Slots {
     fn evict(&mut self, group: usize) -> Option<u32> {
         let own = &self.groups[group];
         let from = if own.taken >= own.share && !own.evictable.is_empty() { group } else { self.largest()? };
-        let (_, slot) = self.groups[from].evictable.pop_first()?;
+        let slot = self.throw_out(from)?;
+        self.evictions += 1;
+        Some(slot)
+    }
+
+    /// Throws out the expert of a group that is the next to go; its slot is nobody's then.
+    fn throw_out(&mut self, group: usize) -> Option<u32> {
+        let (_, slot) = self.groups[group].evictable.pop_first()?;
         let entry = &mut self.entries[slot as usize];
         entry.place = Place::None;
         self.of_expert[entry.expert as usize] = NONE;
-        self.groups[from].taken -= 1;
-        self.evictions += 1;
+        self.groups[group].taken -= 1;
         Some(slot)
     }
 

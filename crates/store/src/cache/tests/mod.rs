@@ -4,6 +4,7 @@
 mod arrivals;
 mod book;
 mod faults;
+mod governed;
 mod model;
 mod simulated;
 mod slots;

@@ -17,6 +17,8 @@ enum Action {
     /// All submissions end but the last few.
     Retire(u64),
     Guess(u32),
+    /// So many slots are to be used from now on.
+    Limit(u32),
 }
 
 fn action() -> impl Strategy<Value = Action> {
@@ -26,6 +28,7 @@ fn action() -> impl Strategy<Value = Action> {
         3 => (any::<usize>(), 0..3_u64).prop_map(|(which, fence)| Action::Release(which, fence)),
         3 => (0..3_u64).prop_map(Action::Retire),
         1 => (0..LAYERS * EXPERTS).prop_map(Action::Guess),
+        1 => (0..22_u32).prop_map(Action::Limit),
     ]
 }
 
@@ -41,7 +44,10 @@ struct There {
 /// What happened, and who is there.
 struct Plain {
     policy: CachePolicy,
+    /// Slots that are to be used.
     slots: u32,
+    /// Slots that are used.
+    in_use: u32,
     there: Vec<There>,
     /// Every request so far.
     requests: Vec<Vec<u32>>,
@@ -79,16 +85,19 @@ impl Plain {
         self.slots / LAYERS + u32::from(layer < self.slots % LAYERS)
     }
 
-    /// Those of whom the next to go is one: of all, or of the layer itself, or of the layer that has most beyond its share.
-    fn candidates(&self, expert: u32) -> Vec<&There> {
+    /// Those of whom the next to go is one: of all, or of the expert's own layer, or of the layer that has most beyond its
+    /// share.
+    fn candidates(&self, expert: Option<u32>) -> Vec<&There> {
         let may_go = self.there.iter().filter(|there| self.may_go(there));
         if self.policy.shares == Shares::Whole {
             return may_go.collect();
         }
         let of =
             |layer: u32| may_go.clone().filter(|there| there.expert / EXPERTS == layer).collect::<Vec<_>>();
-        let own = expert / EXPERTS;
-        if self.count(own) >= self.share(own) && !of(own).is_empty() {
+        if let Some(own) = expert.map(|expert| expert / EXPERTS)
+            && self.count(own) >= self.share(own)
+            && !of(own).is_empty()
+        {
             return of(own);
         }
         let beyond = |layer: u32| i64::from(self.count(layer)) - i64::from(self.share(layer));
@@ -115,6 +124,7 @@ impl Pair {
         let mut plain = Plain {
             policy,
             slots,
+            in_use: slots,
             there: Vec::new(),
             requests: Vec::new(),
             named: Vec::new(),
@@ -157,7 +167,62 @@ impl Pair {
                 self.plain.named.push(*expert);
                 self.plain.guessed.push(*expert);
             }
+            Action::Limit(slots) => self.limit(*slots),
         }
+        self.trim();
+    }
+
+    fn limit(&mut self, slots: u32) {
+        self.slots.set_limit(slots);
+        let plain = &mut self.plain;
+        plain.slots = slots.clamp(1, self.slots.len());
+        plain.in_use = plain.in_use.max(plain.slots);
+        assert_eq!(self.slots.limit(), plain.slots);
+        let one_budget = plain.policy.shares == Shares::Whole;
+        let alike = |a: u32, b: u32| one_budget || a / EXPERTS == b / EXPERTS;
+        for place in (0..plain.fixed.len()).rev() {
+            let expert = plain.fixed[place];
+            let share = if one_budget { plain.slots } else { plain.share(expert / EXPERTS) };
+            if plain.fixed.iter().filter(|other| alike(**other, expert)).count() as u32 > share / 2 {
+                plain.fixed.remove(place);
+            }
+        }
+    }
+
+    /// Slots beyond the limit go out of use: free ones, then those whose experts leave first.
+    fn trim(&mut self) {
+        loop {
+            let plain = &self.plain;
+            let (more, room) = (plain.in_use > plain.slots, (plain.there.len() as u32) < plain.in_use);
+            let keys = if room || !more { Vec::new() } else { self.keys(None) };
+            let slot = self.slots.withhold();
+            assert_eq!(slot.is_some(), more && (room || !keys.is_empty()));
+            let Some(slot) = slot else { break };
+            assert_eq!(self.gone(&keys), (!room).then_some(slot));
+            self.plain.in_use -= 1;
+        }
+    }
+
+    /// Who may leave for an expert, or for nobody, with their places in the order.
+    fn keys(&self, expert: Option<u32>) -> Vec<((bool, f64, usize), u32)> {
+        let leaving = self.plain.candidates(expert).into_iter();
+        leaving.map(|there| (self.plain.key(there.expert), there.expert)).collect()
+    }
+
+    /// Who has left, one at most; the slot, after a look at whether it was the next to go.
+    fn gone(&mut self, keys: &[((bool, f64, usize), u32)]) -> Option<u32> {
+        let gone = self.plain.there.iter().position(|there| self.slots.find(there.expert).is_none())?;
+        let gone = self.plain.there.remove(gone);
+        let key = self.plain.key(gone.expert);
+        assert!(keys.iter().any(|(_, expert)| *expert == gone.expert), "{} may not go", gone.expert);
+        for (other, expert) in keys {
+            // Sums in another order differ in their last bits.
+            let close = (other.1 - key.1).abs() < 1e-6;
+            let before =
+                if other.0 == key.0 && close { other.2 < key.2 && other.1 == key.1 } else { *other < key };
+            assert!(!before, "{expert} {other:?} should go before {} {key:?}", gone.expert);
+        }
+        Some(gone.slot)
     }
 
     fn request(&mut self, layer: u32, experts: &[u32]) {
@@ -186,29 +251,13 @@ impl Pair {
 
     /// The slot for an expert that is not there, after a look at what went for it.
     fn take(&mut self, expert: u32) -> Option<u32> {
-        let room = (self.plain.there.len() as u32) < self.plain.slots;
-        let leaving = if room { Vec::new() } else { self.plain.candidates(expert) };
-        let keys: Vec<_> =
-            leaving.into_iter().map(|there| (self.plain.key(there.expert), there.expert)).collect();
+        let room = (self.plain.there.len() as u32) < self.plain.in_use;
+        let keys = if room { Vec::new() } else { self.keys(Some(expert)) };
         let evictions = self.slots.evictions();
         let slot = self.slots.take(expert);
         assert_eq!(slot.is_some(), room || !keys.is_empty());
-        let gone = self.plain.there.iter().position(|there| self.slots.find(there.expert).is_none());
-        assert_eq!(gone.is_some(), slot.is_some() && !room);
-        assert_eq!(self.slots.evictions() - evictions, u64::from(gone.is_some()));
-        if let Some(gone) = gone {
-            let gone = self.plain.there.remove(gone);
-            assert_eq!(Some(gone.slot), slot);
-            let key = self.plain.key(gone.expert);
-            assert!(keys.iter().any(|(_, expert)| *expert == gone.expert), "{} may not go", gone.expert);
-            for (other, expert) in keys {
-                // Sums in another order differ in their last bits.
-                let close = (other.1 - key.1).abs() < 1e-6;
-                let before =
-                    if other.0 == key.0 && close { other.2 < key.2 && other.1 == key.1 } else { other < key };
-                assert!(!before, "{expert} {other:?} should go before {} {key:?}", gone.expert);
-            }
-        }
+        assert_eq!(self.slots.evictions() - evictions, u64::from(slot.is_some() && !room));
+        assert_eq!(self.gone(&keys), slot.filter(|_| !room));
         slot
     }
 
