@@ -413,6 +413,10 @@ pub(crate) struct EngineArgs {
     /// `colibri convert` wrote whole; a damaged expert is an error that names it; changes no result
     #[arg(long, value_name = "on|off", default_value = "off", value_parser = values::switch)]
     pub(crate) check_experts: values::Switch,
+    /// Whether slots for experts are given back while memory is short, before the system compresses or swaps, and taken again
+    /// later: on or off. Not with --io uring, and not where every expert has a slot; changes no result
+    #[arg(long, value_name = "on|off", default_value = "on", value_parser = values::switch)]
+    pub(crate) governor: values::Switch,
     /// Threads that compute and that pack weights while they are loaded, 1 to 256; changes no result [default: one for each core that this process may use, without efficiency cores and second threads of a core]
     #[arg(long, value_name = "N", value_parser = values::threads, allow_negative_numbers = true)]
     pub(crate) threads: Option<u32>,

@@ -5,10 +5,12 @@ use crate::embedded;
 use crate::errors::Failure;
 use crate::partial;
 use crate::progress::LoadBars;
+use crate::settings;
 use crate::values::DeviceChoice;
 use cpu::Cpu;
 use engine::plan::Request;
 use engine::{Engine, Limits, Plan, Streaming, show_bytes};
+use memory::pressure::{Gauge, MachineGauge};
 use models::{Family, LoadError, LoadOptions};
 use ops::{Device, Oracle};
 use std::borrow::Borrow;
@@ -290,7 +292,7 @@ pub(crate) fn device(args: &EngineArgs) -> Result<Box<dyn Device>, Failure> {
 
 /// How experts will be read, and what is not as it was asked for.
 pub(crate) fn streaming(model: &Model, args: &EngineArgs) -> Result<(Streaming, Vec<String>), Failure> {
-    let (reader, notes): (Arc<dyn Reader>, _) = if args.mirror.is_empty() {
+    let (reader, mut notes): (Arc<dyn Reader>, Vec<String>) = if args.mirror.is_empty() {
         let reader = DiskReader::new(model.checkpoint.files(), args.io);
         let notes = reader.notes().to_vec();
         (Arc::new(reader), notes)
@@ -301,7 +303,9 @@ pub(crate) fn streaming(model: &Model, args: &EngineArgs) -> Result<(Streaming, 
             .map_err(|error| Failure::from(error).within("--mirror"))?;
         (Arc::new(reader), notes)
     };
+    let gauge = gauge(args, &mut notes)?;
     let streaming = Streaming {
+        gauge,
         policy: args.cache_policy,
         overlap: args.overlap.0,
         look_ahead: args.look_ahead,
@@ -309,6 +313,33 @@ pub(crate) fn streaming(model: &Model, args: &EngineArgs) -> Result<(Streaming, 
         ..Streaming::new(reader, args.readers)
     };
     Ok((streaming, notes))
+}
+
+/// A folder that stands for the one in which Linux tells of memory, for tests.
+const PRESSURE_VARIABLE: &str = "COLIBRI_TEST_PRESSURE";
+
+/// Who tells when memory is short, if somebody is to; that nobody can is a note.
+fn gauge(args: &EngineArgs, notes: &mut Vec<String>) -> Result<Option<Box<dyn Gauge>>, Failure> {
+    if !args.governor.0 {
+        return Ok(None);
+    }
+    if args.io == Access::Uring {
+        let why = "the kernel holds the memory of slots that are read with --io uring, so none is given back while memory is short";
+        return match settings::in_force().get("governor") {
+            Some(origin) if !origin.is_told() => {
+                Err(Failure::Usage(format!("--governor on: {why}; leave it away or take --io direct")))
+            }
+            _ => {
+                notes.push(why.to_owned());
+                Ok(None)
+            }
+        };
+    }
+    let machine = match std::env::var_os(PRESSURE_VARIABLE) {
+        Some(folder) => MachineGauge::under(folder.into()),
+        None => MachineGauge::new(),
+    };
+    Ok(Some(Box::new(machine)))
 }
 
 /// Loads by the plan, with progress on standard error; the engine and the time it took.

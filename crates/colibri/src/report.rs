@@ -14,6 +14,7 @@ use std::fmt::Display;
 use std::io;
 use std::time::Duration;
 use store::cache::CacheStatistics;
+use store::cache::governor::Governed;
 
 /// Everything that is in force.
 #[derive(Debug, Serialize)]
@@ -39,6 +40,7 @@ pub(crate) struct Settings {
     overlap: &'static str,
     look_ahead: String,
     check_experts: bool,
+    governor: &'static str,
     threads: usize,
     #[serde(flatten)]
     decoding: Option<Decoding>,
@@ -73,6 +75,7 @@ impl Settings {
             overlap: args.overlap.name(),
             look_ahead: args.look_ahead.to_string(),
             check_experts: args.check_experts.0,
+            governor: args.governor.name(),
             threads: load::threads(args),
             decoding,
         }
@@ -296,6 +299,10 @@ struct ExpertStats {
     /// While loading, where all experts are to stay.
     preloaded_bytes: u64,
     slots: u32,
+    /// While memory was short, in all.
+    slots_given_back: u64,
+    /// The fewest there were.
+    slots_least: u32,
     /// None where experts do not come and go, or nothing was guessed.
     guesses: Option<GuessStats>,
 }
@@ -342,7 +349,13 @@ impl ExpertStats {
                 let busy =
                     self.disk_busy.map_or(String::new(), |busy| format!(", disk busy {:.0} %", busy * 100.0));
                 let bytes = show_bytes(self.bytes_read);
-                format!("{:.1} % hits{guesses}, {bytes} read{read}{busy}", rate * 100.0)
+                let given = if self.slots_given_back == 0 {
+                    String::new()
+                } else {
+                    let (given, least) = (counted(self.slots_given_back, "slot"), self.slots_least);
+                    format!(", {given} of {} given back ({least} were left at least)", self.slots)
+                };
+                format!("{:.1} % hits{guesses}, {bytes} read{read}{busy}{given}", rate * 100.0)
             }
             None if self.slots == 0 => "none in the layers in use".to_owned(),
             None => format!("all resident, {} read while loading", show_bytes(self.preloaded_bytes)),
@@ -368,6 +381,9 @@ impl Stats {
     ) -> Self {
         let (cache, clock, plan) = (engine.cache_statistics(), engine.clock(), engine.plan());
         // Loading all experts counts as misses there; here only what tokens asked for does.
+        let slots = plan.slab.map_or(0, |slab| slab.slots());
+        let unchanged = Governed { slots_least: slots, ..Governed::default() };
+        let governed = engine.governed().unwrap_or(unchanged);
         let (hits, misses) = (cache.hits - before.hits, cache.misses - before.misses);
         let requests = hits + misses;
         let (busy, worked) =
@@ -402,7 +418,9 @@ impl Stats {
                 drives: cache.drives,
                 disk_busy,
                 preloaded_bytes: before.bytes_read,
-                slots: plan.slab.map_or(0, |slab| slab.slots()),
+                slots,
+                slots_given_back: governed.given_back,
+                slots_least: governed.slots_least,
                 guesses: engine.look_ahead_statistics().as_ref().and_then(GuessStats::of),
             },
             memory: MemoryStats { planned_bytes: plan.bytes(), peak_bytes: machine::peak_memory().ok() },

@@ -124,10 +124,12 @@ impl<'a> Planned<'a> {
 /// runs than this one, so there it is enough to say so.
 fn refuse_idle(plan: &mut Plan, args: &EngineArgs) -> Result<(), Failure> {
     if plan.slab.is_some() {
-        let origin = settings::in_force().get("cache-policy").filter(|_| plan.all_resident());
-        plan.notes.extend(origin.map(|origin| {
-            format!("{} changes nothing: there is a slot for every expert", origin.spelled("cache-policy"))
-        }));
+        for name in ["cache-policy", "governor"] {
+            let origin = settings::in_force().get(name).filter(|_| plan.all_resident());
+            plan.notes.extend(origin.map(|origin| {
+                format!("{} changes nothing: there is a slot for every expert", origin.spelled(name))
+            }));
+        }
         return idle_overlap(plan, args);
     }
     let no_experts = "has no effect: none of the layers in use has routed experts";
@@ -141,6 +143,7 @@ fn refuse_idle(plan: &mut Plan, args: &EngineArgs) -> Result<(), Failure> {
         "look-ahead",
         "cache-policy",
         "check-experts",
+        "governor",
     ];
     let mut idle: Vec<_> = idle.into_iter().map(|name| (name, no_experts)).collect();
     if plan.options.dense == Dense::Bf16 {

@@ -1,8 +1,9 @@
 //! The loaded model with everything it works with: one owner, one step at a time.
-use crate::plan::Plan;
+use crate::plan::{Limits, Plan};
 use crate::routing::Recorder;
 use crate::sampler::{Sampler, Sampling, SamplingError};
-use memory::Slab;
+use memory::pressure::Gauge;
+use memory::{Slab, machine};
 use models::step::{self, Workplace};
 use models::{
     Capacity, Clock, Experts, Family, GuessSource, LoadError, LookAhead, LookAheadStatistics, Model, Output,
@@ -11,6 +12,7 @@ use models::{
 use ops::{Device, DeviceError, LATENT_BLOCK, NUMERICS_VERSION, Ops, Usage};
 use std::sync::Arc;
 use std::time::Instant;
+use store::cache::governor::{Governed, Governor};
 use store::cache::{CacheError, CachePolicy, CacheStatistics};
 use store::checksums::List;
 use store::history::History;
@@ -98,6 +100,8 @@ pub struct Streaming {
     pub policy: CachePolicy,
     /// Whether each expert is compared with its checksum when it is read for the first time.
     pub check: bool,
+    /// Who says when memory is short, so that slots are given back; nobody, and they never are.
+    pub gauge: Option<Box<dyn Gauge>>,
 }
 
 impl Streaming {
@@ -105,7 +109,8 @@ impl Streaming {
     #[must_use]
     pub fn new(reader: Arc<dyn Reader>, readers: u32) -> Self {
         let policy = CachePolicy::default();
-        Streaming { reader, readers, look_ahead: LookAhead::Auto, overlap: true, policy, check: false }
+        let look_ahead = LookAhead::Auto;
+        Streaming { reader, readers, look_ahead, overlap: true, policy, check: false, gauge: None }
     }
 }
 
@@ -210,6 +215,12 @@ impl Engine {
         self.experts.look_ahead_statistics()
     }
 
+    /// What the cache gave back while memory was short; None where experts do not come and go.
+    #[must_use]
+    pub fn governed(&self) -> Option<Governed> {
+        self.experts.governed()
+    }
+
     /// From now on guesses of the experts to come are these, for measurements. They change no result.
     pub fn guess_from(&mut self, source: GuessSource) {
         self.experts.guess_from(source);
@@ -312,14 +323,20 @@ fn load_experts(
     };
     let slab = Slab::from_plan(slab)?;
     let buffer = device.adopt(&slab, "slots of routed experts")?;
-    let Streaming { reader, readers, look_ahead, overlap, policy, .. } = streaming;
+    let Streaming { reader, readers, look_ahead, overlap, policy, gauge, .. } = streaming;
     let mut cache = ExpertCache::new(Arc::new(catalog), reader, slab, readers)?;
     if plan.all_resident() {
         cache.preload(&mut |done, total| progress(Progress::Experts(done, total)))?;
         return Ok(Experts::resident(device, buffer, cache)?);
     }
+    cache = cache.with_policy(policy);
+    if let Some(gauge) = gauge {
+        let reserve = Limits { total: machine::total_memory()?, available: 0 }.reserve();
+        // What two tokens of a step pick at once is the least that a plan calls a cache.
+        cache = cache.govern_by(Governor::new(gauge, ranks * 2, reserve));
+    }
     let overlap = Overlap { overlap, look_ahead, ranks };
-    Ok(Experts::streamed(device, buffer, cache.with_policy(policy), overlap)?)
+    Ok(Experts::streamed(device, buffer, cache, overlap)?)
 }
 
 /// What a loaded model is told from others by.

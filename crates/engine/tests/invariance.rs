@@ -1,4 +1,5 @@
-//! The same bits whatever the device, the chunks, the company, the slots, the readers, the threads, the order and the delays.
+//! The same bits whatever the device, the chunks, the company, the slots, the readers, the threads, the order, the delays and the
+//! memory that is left.
 mod common;
 #[path = "../../../tests/seeds.rs"]
 mod seeds;
@@ -7,6 +8,7 @@ use common::devices::Random;
 use common::{Kind, Setup, assert_same, part, some_ids, step_bits};
 use cpu::Cpu;
 use engine::Engine;
+use memory::pressure::{Gauge, Pressure};
 use models::{Dense, LookAhead, Part, State};
 use ops::testing::Late;
 use ops::{Activations, Device, Oracle};
@@ -16,6 +18,7 @@ use seeds::seeds;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use store::cache::CachePolicy;
+use store::cache::governor::Governed;
 use store::faulty_reader::FaultyReader;
 use store::{Access, DiskReader, Reader};
 
@@ -43,6 +46,8 @@ struct Case {
     look_ahead: LookAhead,
     overlap: bool,
     threads: usize,
+    /// Whether memory is short now and then, so that slots are given back and taken again.
+    short_memory: bool,
     /// Whether the device works late.
     late: bool,
     /// Whether reads are delayed, cut and interrupted.
@@ -83,6 +88,9 @@ fn load(case: &Case) -> Engine {
     setup.readers = case.readers;
     (setup.look_ahead, setup.overlap) = (case.look_ahead, case.overlap);
     setup.policy = case.policy;
+    if case.short_memory {
+        setup.gauge = Some(Box::new(Moods { random: Random(case.seed), now: Duration::ZERO }));
+    }
     if let Some(slots) = case.slots {
         setup = setup.slots(slots);
     }
@@ -97,6 +105,24 @@ fn load(case: &Case) -> Engine {
         Kind::Cpu => late_or_not(Cpu::new(case.threads).unwrap(), case),
     };
     Setup { device, ..setup }.load()
+}
+
+/// Memory that is short for some time and plenty for some, by a clock that runs a minute with every look.
+struct Moods {
+    random: Random,
+    now: Duration,
+}
+
+impl Gauge for Moods {
+    fn now(&mut self) -> Duration {
+        self.now += Duration::from_secs(61);
+        self.now
+    }
+
+    fn read(&mut self) -> Pressure {
+        let short = self.random.below(3) == 0;
+        Pressure { available: Some(if short { 0 } else { u64::MAX }), ..Pressure::default() }
+    }
 }
 
 fn late_or_not<D: Device + 'static>(device: D, case: &Case) -> Box<dyn Device> {
@@ -124,8 +150,8 @@ impl Running {
     }
 }
 
-/// Runs a case and compares every sequence with its reference.
-fn check(case: &Case) {
+/// Runs a case and compares every sequence with its reference; what its cache gave back.
+fn check(case: &Case) -> Option<Governed> {
     let mut engine = load(case);
     let mut random = Random(case.seed);
     let mut all: Vec<Running> = (0..case.sequences).map(|i| Running::new(&mut engine, i)).collect();
@@ -155,6 +181,7 @@ fn check(case: &Case) {
         let what = format!("{case:?}, sequence {}", running.index);
         assert_same(&running.logits, reference(case.kind, running.index), &what);
     }
+    engine.governed()
 }
 
 const PLAIN: Case = Case {
@@ -166,6 +193,7 @@ const PLAIN: Case = Case {
     look_ahead: LookAhead::Off,
     overlap: true,
     threads: 1,
+    short_memory: false,
     late: false,
     slow_reads: false,
     access: Access::Buffered,
@@ -192,6 +220,11 @@ fn one_change_at_a_time() {
             check(&Case { slots: Some(13), policy, ..plain });
         }
         check(&Case { slots: Some(40), slow_reads: true, ..plain });
+        let short = Case { slots: Some(100), short_memory: true, chunks: [[1; 2]; 3], ..plain };
+        for case in [short.clone(), Case { late: true, ..short }] {
+            let Governed { given_back, taken_back, slots_least } = check(&case).unwrap();
+            assert!(given_back > 100 && taken_back > 50 && slots_least < 50, "{given_back} {taken_back}");
+        }
         check(&Case { slots: Some(40), overlap: false, ..plain });
         for look_ahead in LOOK_AHEADS {
             check(&Case { slots: Some(40), look_ahead, ..plain });
@@ -231,13 +264,12 @@ fn any_case() -> impl Strategy<Value = Case> {
     let cache = (slots, prop::sample::select(&CachePolicy::ALL[..]));
     let how = (0..KINDS.len(), device, cache, prop::sample::select(&[1u32, 8][..]), 1..=3usize);
     let ahead = (prop::sample::select(&LOOK_AHEADS[..]), any::<bool>());
-    let (late, slow_reads) = (any::<bool>(), any::<bool>());
-    (how, ahead, late, slow_reads, prop::sample::select(&[1usize, 3][..]), chunks, any::<u64>()).prop_map(
+    let delays = (any::<bool>(), any::<bool>(), any::<bool>());
+    (how, ahead, delays, prop::sample::select(&[1usize, 3][..]), chunks, any::<u64>()).prop_map(
         |(
             (kind, device, (slots, policy), readers, threads),
             (look_ahead, overlap),
-            late,
-            slow_reads,
+            (late, slow_reads, short_memory),
             sequences,
             chunks,
             seed,
@@ -250,6 +282,7 @@ fn any_case() -> impl Strategy<Value = Case> {
             look_ahead,
             overlap,
             threads,
+            short_memory,
             late,
             slow_reads,
             access: if seed % 2 == 1 { Access::Direct } else { Access::Buffered },

@@ -9,6 +9,7 @@ use ops::{
     Tensor,
 };
 use std::time::Duration;
+use store::cache::governor::Governed;
 use store::cache::{Arrival, CacheStatistics, ExpertCache, Lease, Next, Request};
 use store::catalog::{Catalog, ExpertId};
 use store::routing::{LayerPicks, NO_PICK, RoutingStep};
@@ -236,6 +237,15 @@ impl Experts {
         }
     }
 
+    /// What was given back while memory was short; None where experts do not come and go.
+    #[must_use]
+    pub fn governed(&self) -> Option<Governed> {
+        match &self.mode {
+            Mode::Resident { .. } | Mode::Rehearsed { .. } => None,
+            Mode::Streamed { cache, .. } => Some(cache.governed()),
+        }
+    }
+
     /// From now on guesses come from there, for measurements; without effect where experts do not come and go.
     pub fn guess_from(&mut self, source: GuessSource) {
         if let Mode::Streamed { guesses, .. } = &mut self.mode {
@@ -399,7 +409,7 @@ impl Experts {
             Guess::None => {}
             Guess::Pending(layer, pending) => {
                 let picks = ops.take_ids(pending)?;
-                let slots = cache.slab().slots();
+                let slots = cache.limit();
                 prefetch(cache, layer, guesses.take(layer, picks, slots));
             }
             Guess::Given(layer, experts) => prefetch(cache, layer, &experts),

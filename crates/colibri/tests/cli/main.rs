@@ -11,6 +11,8 @@ mod doctor;
 mod documents;
 mod failures;
 mod files;
+#[cfg(target_os = "linux")]
+mod governor;
 mod help;
 mod history;
 mod inspect;

@@ -7,6 +7,7 @@ use cpu::Cpu;
 use engine::plan::Request;
 use engine::{Engine, Limits, Plan, Streaming, plan};
 use memory::CacheSize;
+use memory::pressure::Gauge;
 use models::{Dense, Family, Input, LoadOptions, Logits, LookAhead, Part, PartError, State, StepError};
 use ops::{Activations, Device, Oracle};
 use safetensors::SafeTensors;
@@ -87,6 +88,7 @@ pub(crate) struct Setup {
     pub(crate) look_ahead: LookAhead,
     pub(crate) overlap: bool,
     pub(crate) policy: CachePolicy,
+    pub(crate) gauge: Option<Box<dyn Gauge>>,
 }
 
 impl Setup {
@@ -102,6 +104,7 @@ impl Setup {
             look_ahead: LookAhead::Off,
             overlap: true,
             policy: CachePolicy::default(),
+            gauge: None,
         }
     }
 
@@ -127,8 +130,9 @@ impl Setup {
 
     pub(crate) fn load(self) -> Engine {
         let reader = self.reader.unwrap_or_else(|| readers::plain(&self.checkpoint));
-        let Setup { look_ahead, overlap, policy, .. } = self;
-        let streaming = Streaming { look_ahead, overlap, policy, ..Streaming::new(reader, self.readers) };
+        let Setup { look_ahead, overlap, policy, gauge, .. } = self;
+        let streaming =
+            Streaming { look_ahead, overlap, policy, gauge, ..Streaming::new(reader, self.readers) };
         engine_with(&self.checkpoint, &self.request, self.device, streaming)
     }
 }

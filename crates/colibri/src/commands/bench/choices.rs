@@ -49,7 +49,7 @@ fn own(args: &BenchArgs) -> [(&'static str, bool, &'static [What]); 7] {
 }
 
 /// Settings that do not act on everything.
-const SETTINGS: [(&str, &[What]); 14] = [
+const SETTINGS: [(&str, &[What]); 15] = [
     ("chunk", STEPS),
     ("context", STEPS),
     ("expert-cache", STEPS),
@@ -62,6 +62,7 @@ const SETTINGS: [(&str, &[What]); 14] = [
     ("overlap", STEPS),
     ("look-ahead", STEPS),
     ("check-experts", STEPS),
+    ("governor", STEPS),
     ("dense", &[What::Kernels, What::Decode, What::Prefill, What::Context]),
     ("device", &[What::Kernels, What::Decode, What::Prefill, What::Context]),
 ];

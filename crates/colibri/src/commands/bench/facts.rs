@@ -60,6 +60,7 @@ pub(crate) fn settings(args: &BenchArgs, model: &Model, threads: usize) -> Map<S
         "overlap": engine.overlap.name(),
         "look_ahead": engine.look_ahead.to_string(),
         "check_experts": engine.check_experts.0,
+        "governor": engine.governor.name(),
         "repeats": args.repeats,
         "bytes": args.bytes,
         "rows": choices::rows(args),
