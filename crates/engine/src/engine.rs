@@ -2,6 +2,7 @@
 use crate::plan::{Limits, Plan};
 use crate::routing::Recorder;
 use crate::sampler::{Sampler, Sampling, SamplingError};
+use crate::watch::Watch;
 use memory::pressure::Gauge;
 use memory::{Slab, machine};
 use models::step::{self, Workplace};
@@ -120,7 +121,7 @@ pub struct Engine {
     ops: Ops,
     pub(crate) experts: Experts,
     pool: StatePool,
-    clock: Clock,
+    pub(crate) clock: Clock,
     plan: Plan,
     /// Picks a token and layer.
     pub(crate) ranks: u32,
@@ -129,6 +130,7 @@ pub struct Engine {
     /// Picks for [`Engine::picks_of`].
     pub(crate) kept: Option<RoutingStep>,
     pub(crate) history: Option<History>,
+    pub(crate) watch: Option<Arc<dyn Watch>>,
 }
 
 impl Engine {
@@ -176,6 +178,7 @@ impl Engine {
             recorder: None,
             kept: None,
             history: None,
+            watch: None,
         })
     }
 
@@ -256,9 +259,10 @@ impl Engine {
             pool: &mut self.pool,
             clock: &mut self.clock,
         };
-        let start = Instant::now();
+        let (start, position) = (Instant::now(), batch.first().map_or(0, |part| part.position));
         let outcome = step::run(&*self.model, place, batch);
         self.note_routing();
+        self.tell_watch(start, position, batch.len(), rows);
         tell(batch.len(), rows, start, &outcome);
         outcome
     }

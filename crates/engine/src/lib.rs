@@ -46,6 +46,7 @@ mod rehearsal;
 mod routing;
 pub mod sampler;
 mod session;
+mod watch;
 
 pub use engine::{Engine, EngineError, Progress, Streaming};
 pub use generate::{Answer, Cancel, During, Event, Finish, Task, generate};
@@ -53,3 +54,4 @@ pub use plan::{Limits, Plan, PlanError, plan, show_bytes};
 pub use rehearsal::ops_of_step;
 pub use sampler::{Logprobs, Sampler, Sampling, SamplingError, TokenMask, TokenSet};
 pub use session::Session;
+pub use watch::{StepSpan, Watch};

@@ -18,40 +18,120 @@ pub enum Section {
     Head,
 }
 
+/// What the host waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitFor {
+    /// What a router picked.
+    Picks,
+    /// Experts that are read.
+    Experts,
+    /// A submission whose slots are needed for others.
+    Slots,
+    /// The cache: it looks for slots and hands reads to the threads that read.
+    Cache,
+}
+
+/// A piece of work of the device.
+#[derive(Clone, Debug)]
+pub struct Work {
+    /// In which it was submitted.
+    pub section: Section,
+    /// The layer, if it belongs to one.
+    pub layer: Option<u32>,
+    /// When the device worked on it, once the step is over.
+    pub sent: Sent,
+}
+
+/// A time in which the host waited.
+#[derive(Clone, Debug)]
+pub struct Wait {
+    /// What for.
+    pub what: WaitFor,
+    /// In which layer.
+    pub layer: Option<u32>,
+    /// From when to when.
+    pub span: Range<Instant>,
+}
+
+/// Where the time of one step went.
+#[derive(Clone, Debug)]
+pub struct StepTimes<'a> {
+    /// All of it.
+    pub span: Range<Instant>,
+    /// The device's work, in order.
+    pub work: &'a [Work],
+    /// The host's waits for experts, in order.
+    pub expert_waits: &'a [Wait],
+    /// Its other waits, in order, if [`Clock::note_waits`] asked for them.
+    pub other_waits: &'a [Wait],
+}
+
 /// Sums of time by section.
 #[derive(Clone, Debug, Default)]
 pub struct Clock {
     sums: [Duration; 4],
     start: Option<Instant>,
-    /// The section that runs, and since when.
-    running: Option<(Section, Instant)>,
+    /// From beginning to end of the last step that is over.
+    last: Option<Range<Instant>>,
+    /// The section that runs, in which layer, and since when.
+    running: Option<(Section, Option<u32>, Instant)>,
+    /// The layer of sections that begin.
+    layer: Option<u32>,
     /// What was submitted in this step, in order.
-    sent: Vec<(Section, Sent)>,
+    sent: Vec<Work>,
     /// When the host waited for experts, in order.
-    waits: Vec<Range<Instant>>,
+    waits: Vec<Wait>,
+    /// When it waited for something else, if that is wanted.
+    other_waits: Vec<Wait>,
+    notes_waits: bool,
 }
 
 impl Clock {
+    /// From now on waits for all else than experts are noted too.
+    pub fn note_waits(&mut self) {
+        self.notes_waits = true;
+    }
+
     /// A step begins.
     pub fn begin(&mut self, ops: &mut Ops) {
         ops.note_sent(true);
         self.sent.clear();
         self.waits.clear();
+        self.other_waits.clear();
         self.running = None;
+        self.last = None;
+        self.layer = None;
         self.start = Some(Instant::now());
+    }
+
+    /// The sections that follow belong to this layer, or to none.
+    pub(crate) fn begin_layer(&mut self, layer: Option<u32>) {
+        self.layer = layer;
+    }
+
+    /// When a wait begins, if it is to be noted.
+    pub(crate) fn wait_begins(&self) -> Option<Instant> {
+        self.notes_waits.then(Instant::now)
+    }
+
+    /// It is over.
+    pub(crate) fn waited(&mut self, what: WaitFor, since: Option<Instant>) {
+        if let Some(since) = since {
+            self.other_waits.push(Wait { what, layer: self.layer, span: since..Instant::now() });
+        }
     }
 
     /// Ends the section that runs and begins another. What is recorded and not submitted counts for the new one.
     pub fn enter(&mut self, ops: &mut Ops, section: Section) {
         self.close(ops);
-        self.running = Some((section, Instant::now()));
+        self.running = Some((section, self.layer, Instant::now()));
     }
 
     fn close(&mut self, ops: &mut Ops) {
-        let Some((section, since)) = self.running else { return };
-        self.sent.extend(ops.sent().map(|sent| (section, sent)));
+        let Some((section, layer, since)) = self.running else { return };
+        self.sent.extend(ops.sent().map(|sent| Work { section, layer, sent }));
         if section == Section::ExpertWait {
-            self.waits.push(since..Instant::now());
+            self.waits.push(Wait { what: WaitFor::Experts, layer, span: since..Instant::now() });
         }
     }
 
@@ -59,16 +139,25 @@ impl Clock {
     pub fn finish(&mut self, ops: &mut Ops) {
         self.close(ops);
         ops.note_sent(false);
-        let (Some(start), Some((last, _))) = (self.start.take(), self.running.take()) else { return };
-        for (_, sent) in &mut self.sent {
+        let (Some(start), Some((last, ..))) = (self.start.take(), self.running.take()) else { return };
+        for Work { sent, .. } in &mut self.sent {
             if let Some(span) = ops.device().ran(sent.submission) {
                 sent.span = span;
             }
         }
-        let shares = shares(start..Instant::now(), &self.sent, &self.waits, last);
+        let span = start..Instant::now();
+        let shares = shares(span.clone(), &self.sent, &self.waits, last);
+        self.last = Some(span);
         for (sum, share) in self.sums.iter_mut().zip(shares) {
             *sum += share;
         }
+    }
+
+    /// Where the time of the last step went, until the next one begins.
+    #[must_use]
+    pub fn last(&self) -> Option<StepTimes<'_>> {
+        let Clock { sent, waits, other_waits, .. } = self;
+        Some(StepTimes { span: self.last.clone()?, work: sent, expert_waits: waits, other_waits })
     }
 
     /// Time spent in a section so far.
@@ -80,15 +169,10 @@ impl Clock {
 
 /// Shares out the time of a step: each piece of work and the time before it, since the one before it was done, belong to its
 /// section, but the part of that time in which experts were waited for. What follows the last belongs to `last`.
-fn shares(
-    step: Range<Instant>,
-    sent: &[(Section, Sent)],
-    waits: &[Range<Instant>],
-    last: Section,
-) -> [Duration; 4] {
+fn shares(step: Range<Instant>, sent: &[Work], waits: &[Wait], last: Section) -> [Duration; 4] {
     let mut sums = [Duration::ZERO; 4];
     let mut now = step.start;
-    for (section, Sent { span, .. }) in sent {
+    for Work { section, sent: Sent { span, .. }, .. } in sent {
         let begin = span.start.max(now);
         let waited = common(&(now..begin), waits);
         let end = span.end.max(begin);
@@ -104,9 +188,9 @@ fn shares(
 }
 
 /// Time that lies in a span and in one of the waits, which do not overlap each other.
-fn common(span: &Range<Instant>, waits: &[Range<Instant>]) -> Duration {
-    let first = waits.partition_point(|wait| wait.end <= span.start);
-    let inside = waits[first..].iter().take_while(|wait| wait.start < span.end);
+fn common(span: &Range<Instant>, waits: &[Wait]) -> Duration {
+    let first = waits.partition_point(|wait| wait.span.end <= span.start);
+    let inside = waits[first..].iter().map(|wait| &wait.span).take_while(|wait| wait.start < span.end);
     inside.map(|wait| wait.end.min(span.end).saturating_duration_since(wait.start.max(span.start))).sum()
 }
 
@@ -121,9 +205,12 @@ mod tests {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let span = |span: &Range<u64>| at(span.start)..at(span.end);
-        let sent = |s| Sent { submission: Submission(0), span: span(s) };
-        let ran: Vec<_> = ran.iter().map(|(section, s)| (*section, sent(s))).collect();
-        let waits: Vec<_> = waits.iter().map(|(start, end)| at(*start)..at(*end)).collect();
+        let sent = |s: &_| Sent { submission: Submission(0), span: span(s) };
+        let work = |(section, s): &(Section, _)| Work { section: *section, layer: None, sent: sent(s) };
+        let ran: Vec<_> = ran.iter().map(work).collect();
+        let wait = |(start, end): &(u64, u64)| at(*start)..at(*end);
+        let wait = |w| Wait { what: WaitFor::Experts, layer: None, span: wait(w) };
+        let waits: Vec<_> = waits.iter().map(wait).collect();
         shares(at(0)..at(100), &ran, &waits, Head).map(|share| share.as_secs())
     }
 

@@ -120,6 +120,7 @@ impl Layer {
         snapshots: &mut Snapshots,
         snapshot: bool,
     ) -> Result<Tensor, StepError> {
+        step.begin_layer(index);
         step.enter(Section::Attention);
         let hidden = if snapshots.is_empty() {
             entering

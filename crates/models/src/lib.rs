@@ -34,7 +34,7 @@ pub mod state;
 pub mod step;
 
 pub use batch::{Input, Logits, Output, Part, PartError, Tap};
-pub use clock::{Clock, Section};
+pub use clock::{Clock, Section, StepTimes, Wait, WaitFor, Work};
 pub use config::ConfigError;
 pub use delta_attention::DeltaConfig;
 pub use latent_attention::LatentConfig;

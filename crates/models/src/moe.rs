@@ -1,6 +1,6 @@
 //! Mixture of experts, shared by all families: route, read from disk while the device works, apply, combine.
 use crate::batch::{self, PartError, Standing};
-use crate::clock::{Clock, Section};
+use crate::clock::{Clock, Section, WaitFor};
 use crate::look_ahead::{GuessSource, Guesses, LookAhead, LookAheadStatistics};
 use crate::mlp::Mlp;
 use crate::step::{Place, Step};
@@ -8,9 +8,10 @@ use ops::{
     Activations, Buffer, Device, DeviceError, Expert, Ids, Matrix, NONE, Ops, Pending, Routing, Submission,
     Tensor,
 };
+use std::sync::Arc;
 use std::time::Duration;
 use store::cache::governor::Governed;
-use store::cache::{Arrival, CacheStatistics, ExpertCache, Lease, Next, Request};
+use store::cache::{Arrival, CacheStatistics, ExpertCache, Lease, Next, Request, WatchReads};
 use store::catalog::{Catalog, ExpertId};
 use store::routing::{LayerPicks, NO_PICK, RoutingStep};
 
@@ -65,7 +66,8 @@ impl Moe {
         // The disk works on the misses and then on guesses, while the device does what every token needs.
         let mut wanted = None;
         if step.experts.overlap {
-            let mut asked = step.experts.request(step.ops, &mut step.parts, self.layer, picks)?;
+            let mut asked =
+                step.experts.request((step.ops, step.clock), &mut step.parts, self.layer, picks)?;
             if let Some(next) = next {
                 step.experts.guess(step.ops, &mut asked, next)?;
             }
@@ -81,7 +83,7 @@ impl Moe {
         } else {
             let last = step.ops.submit()?;
             step.ops.device().wait(last, None)?;
-            step.experts.request(step.ops, &mut step.parts, self.layer, picks)?
+            step.experts.request((step.ops, step.clock), &mut step.parts, self.layer, picks)?
         };
         step.experts.apply(step.ops, step.clock, &mut step.parts, wanted, &task)?;
 
@@ -253,6 +255,13 @@ impl Experts {
         }
     }
 
+    /// Tells `watch` of every read from now on; the first watcher stays.
+    pub fn watch_reads(&self, watch: Arc<dyn WatchReads>) {
+        if let Mode::Streamed { cache, .. } | Mode::Resident { cache: Some(cache), .. } = &self.mode {
+            cache.watch(watch);
+        }
+    }
+
     /// A step begins.
     pub(crate) fn begin(&mut self) {
         if let Mode::Streamed { guesses, .. } = &mut self.mode {
@@ -313,7 +322,7 @@ impl Experts {
     /// Starts the reads of a layer's picks: the layer's one wait, unless all experts stay and nobody wants to know.
     fn request(
         &mut self,
-        ops: &mut Ops,
+        (ops, clock): (&mut Ops, &mut Clock),
         parts: &mut [Standing<'_>],
         layer: u32,
         picks: Ids,
@@ -332,7 +341,9 @@ impl Experts {
         }
         let pending = ops.read_later(picks.0)?;
         let completed = pending.ticket.after;
+        let begins = clock.wait_begins();
         let list = ops.take_ids(pending)?;
+        clock.waited(WaitFor::Picks, begins);
         fail_pickless_rows(parts, layer, &list, picks.0.cols);
         batch::any_alive(parts);
         self.note_routing(parts, layer, &list, picks.0.cols);
@@ -351,8 +362,10 @@ impl Experts {
             .filter(|&e| wanted[usize::from(e)])
             .map(|expert| ExpertId { layer: layer as u16, expert })
             .collect();
+        let begins = clock.wait_begins();
         let request = cache.request(&ids);
         cache.forget_guesses();
+        clock.waited(WaitFor::Cache, begins);
         guesses.compare(layer, &wanted);
         Ok(Wanted::Streamed { layer, picks: list, request, guess: Guess::None })
     }
@@ -408,11 +421,13 @@ impl Experts {
         match guess {
             Guess::None => {}
             Guess::Pending(layer, pending) => {
+                let begins = clock.wait_begins();
                 let picks = ops.take_ids(pending)?;
+                clock.waited(WaitFor::Picks, begins);
                 let slots = cache.limit();
-                prefetch(cache, layer, guesses.take(layer, picks, slots));
+                prefetch((cache, clock), layer, guesses.take(layer, picks, slots));
             }
-            Guess::Given(layer, experts) => prefetch(cache, layer, &experts),
+            Guess::Given(layer, experts) => prefetch((cache, clock), layer, &experts),
         }
         let ranks = task.picks.0.cols as usize;
         loop {
@@ -435,10 +450,11 @@ impl Experts {
                 }
                 // The wave ends with a fence: what it used may then be filled again.
                 Next::NeedsSlots => {
-                    let fence = ops.device().last();
+                    let (fence, begins) = (ops.device().last(), clock.wait_begins());
                     if ops.device().wait(fence, Some(LOOK_EVERY))? {
                         cache.retire(fence.0);
                     }
+                    clock.waited(WaitFor::Slots, begins);
                 }
                 Next::TimedOut => {}
                 Next::Finished => return Ok(()),
@@ -452,11 +468,13 @@ impl Experts {
 }
 
 /// Asks for what a layer is guessed to pick.
-fn prefetch(cache: &mut ExpertCache, layer: u32, experts: &[u32]) {
+fn prefetch((cache, clock): (&mut ExpertCache, &mut Clock), layer: u32, experts: &[u32]) {
     let id = |expert: &u32| ExpertId { layer: layer as u16, expert: *expert as u16 };
     let ids: Vec<ExpertId> = experts.iter().map(id).collect();
     if !ids.is_empty() {
+        let begins = clock.wait_begins();
         cache.prefetch(&ids);
+        clock.waited(WaitFor::Cache, begins);
     }
 }
 

@@ -41,6 +41,11 @@ impl Step<'_, '_> {
         self.clock.enter(self.ops, section);
     }
 
+    /// The sections that follow belong to this layer.
+    pub fn begin_layer(&mut self, layer: u32) {
+        self.clock.begin_layer(Some(layer));
+    }
+
     /// Whether any part still counts; looks at the cancel flags.
     pub fn any_alive(&mut self) -> bool {
         batch::any_alive(&mut self.parts)
@@ -304,6 +309,7 @@ fn admitted(
     let count = (rows.len() / model.width() as usize) as u32;
     let x = step.ops.input(count, model.width(), rows)?;
     let last = model.layers(step, x)?;
+    step.clock.begin_layer(None);
     step.enter(Section::Head);
     let logits = match last {
         Some(last) => logits(model, step, last, wanted)?,

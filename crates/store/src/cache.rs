@@ -23,15 +23,17 @@ pub mod simulate;
 mod slots;
 #[cfg(test)]
 mod tests;
+mod watch;
 
 pub use causes::CacheStatistics;
 pub use error::{CacheError, ExpertError};
 pub use policy::CachePolicy;
 pub use request::{Arrival, Lease, Next, Request};
+pub use watch::{ReadCause, ReadEnd, ReadSpan, UnderWay, Waiting, WatchReads};
 
 use crate::catalog::{Catalog, ExpertId};
 use crate::reader::{FIRST_PAUSE, Reader};
-use busy::Busy;
+use busy::{Busy, BusyTime};
 use causes::Causes;
 use fetch::{Fetcher, Landing, SLICE_BYTES};
 use governor::Governor;
@@ -44,6 +46,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use watch::Watched;
 
 /// The cache. Its reader threads end with it; what they have not begun is dropped.
 ///
@@ -103,6 +106,8 @@ pub struct ExpertCache {
     causes: Causes,
     /// The clocks of the drives.
     busy: Arc<[Busy]>,
+    /// Who is told of reads.
+    watched: Watched,
     /// Knows which drive a file lies on.
     reader: Arc<dyn Reader>,
     statistics: CacheStatistics,
@@ -149,8 +154,9 @@ impl ExpertCache {
         }
         let (events, arrivals) = mpsc::channel();
         let drives = reader.drives();
-        let queue = Arc::new(Queue::new(drives));
-        let busy: Arc<[Busy]> = (0..drives).map(|_| Busy::default()).collect();
+        let watched = Watched::default();
+        let queue = Arc::new(Queue::new(drives, &watched));
+        let busy: Arc<[Busy]> = (0..drives).map(|drive| Busy::new(drive, &watched)).collect();
         let mut cache = Self {
             slots: Slots::new(slab.slots(), ranking(CachePolicy::default(), &catalog)),
             catalog: Arc::clone(&catalog),
@@ -165,6 +171,7 @@ impl ExpertCache {
             payloads: vec![0; slab.slots() as usize],
             causes: Causes::new(slab.slots()),
             busy: Arc::clone(&busy),
+            watched: watched.clone(),
             reader: Arc::clone(&reader),
             statistics: CacheStatistics { drives: drives as u32, ..CacheStatistics::default() },
             governor: None,
@@ -173,7 +180,8 @@ impl ExpertCache {
             jobs: Vec::new(),
         };
         // On an error the cache is dropped, which ends the threads that have been started.
-        cache.start(&Fetcher { catalog, reader, slab, queue, events, busy, first_pause }, readers)?;
+        let fetcher = Fetcher { catalog, reader, slab, queue, events, busy, first_pause, watched, number: 0 };
+        cache.start(&fetcher, readers)?;
         Ok(cache)
     }
 
@@ -185,7 +193,7 @@ impl ExpertCache {
                 self.slab.pin_pages();
             }
             for number in 0..if ring { 1 } else { readers } {
-                let fetcher = fetcher.clone();
+                let fetcher = Fetcher { number, ..fetcher.clone() };
                 // Taken from the system when it is first written, which most threads never do.
                 let aside =
                     HostBuffer::new(SLICE_BYTES).map_err(|source| CacheError::Memory { readers, source })?;
@@ -236,8 +244,17 @@ impl ExpertCache {
     /// Counts since the cache was made. Landings are counted when the owner next calls the cache.
     #[must_use]
     pub fn statistics(&self) -> CacheStatistics {
-        let busy = self.busy.iter().map(Busy::so_far).sum();
-        CacheStatistics { evictions: self.slots.evictions(), busy, ..self.statistics }
+        let times = self.busy.iter().map(Busy::so_far).fold(BusyTime::default(), |sum, drive| sum + drive);
+        let BusyTime { busy, reads, guesses, most } = times;
+        let evictions = self.slots.evictions();
+        CacheStatistics {
+            evictions,
+            busy,
+            under_way: reads,
+            guesses_under_way: guesses,
+            most_under_way: most,
+            ..self.statistics
+        }
     }
 
     /// The slot of an expert that is there, and where its payload begins in it ([`Lease::payload_offset`]). It stays

@@ -44,6 +44,13 @@ pub struct CacheStatistics {
     pub wait: Duration,
     /// Time with a read under way, summed over the drives.
     pub busy: Duration,
+    /// The same with each instant as often as there were reads under way, so that `under_way / busy` is how many there were
+    /// on a drive at once, in the mean while it was busy.
+    pub under_way: Duration,
+    /// The part of it that belongs to reads that began as a guess.
+    pub guesses_under_way: Duration,
+    /// The most reads under way at once on one drive.
+    pub most_under_way: u32,
     /// Drives that are read.
     pub drives: u32,
     /// Experts thrown out for others.

@@ -5,13 +5,14 @@ use super::busy::Busy;
 use super::error::ExpertError;
 use super::queue::{Job, Queue};
 use super::request::Event;
+use super::watch::{Began, ReadEnd, Watched};
 use crate::catalog::{Catalog, ExpertId, Run};
 use crate::reader::{ReadCount, ReadError, Reader, SpanReader};
 use memory::{HostBuffer, Slab, SlotWrite};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A guess is read in parts of so many bytes, so that who waits for its drive waits for no more than one part a thread.
 pub(super) const SLICE_BYTES: u64 = 1 << 20;
@@ -37,6 +38,10 @@ pub(super) struct Fetcher {
     pub(super) busy: Arc<[Busy]>,
     /// Pause before the first repetition of a failed read.
     pub(super) first_pause: Duration,
+    /// Told of every read.
+    pub(super) watched: Watched,
+    /// Number of the thread on its drive.
+    pub(super) number: u32,
 }
 
 /// A drive that takes longer for one expert is busy, spun down or about to fail.
@@ -88,12 +93,13 @@ impl Fetcher {
     /// Reads a job to its end, or a guess until it gives way.
     pub(super) fn fetch(&self, mut job: Job, aside: &mut HostBuffer) -> Option<Landing> {
         let id = self.catalog.id(job.expert);
-        let start = Instant::now();
+        let began = Began::now(&job);
         // A reader that panics must not leave the owner waiting for ever. What it may have left half done is the slot's
         // bytes, which are not used after an error.
         let filled = catch_unwind(AssertUnwindSafe(|| self.fill(&mut job, id, aside)));
         let result = match filled.unwrap_or(Err(ExpertError::Panicked { id })) {
             Ok(Stretch::GivesWay) => {
+                self.told(&began, &job, ReadEnd::Part);
                 self.queue.put_back(job);
                 return None;
             }
@@ -101,13 +107,22 @@ impl Fetcher {
             Err(error) => Err(error),
         };
         self.queue.ended(&job);
-        tell(id, start.elapsed(), &job.count, &result);
+        tell(id, began.at().elapsed(), &job.count, &result);
+        self.told(&began, &job, if result.is_ok() { ReadEnd::Whole } else { ReadEnd::Failed });
         Some(Landing { slot: job.slot, result, count: job.count })
+    }
+
+    /// Tells whoever watches, if anybody does, of the time since `began`.
+    pub(super) fn told(&self, began: &Began, job: &Job, end: ReadEnd) {
+        if let Some(watch) = self.watched.get() {
+            let (id, place) = (self.catalog.id(job.expert), self.catalog.disk_order(job.expert));
+            watch.read(&began.span(job, self.number, id, place, end));
+        }
     }
 
     fn fill(&self, job: &mut Job, id: ExpertId, aside: &mut HostBuffer) -> Result<Stretch, ExpertError> {
         let mut slot = self.slab.write(job.slot).ok_or(ExpertError::SlotHeld { id, slot: job.slot })?;
-        let reading = self.busy[job.drive].begin();
+        let reading = self.busy[job.drive].begin(job.guess);
         let read = match self.way(job, slot.len() as u64) {
             Way::Straight(run) => self.straight(job, &run, &mut slot),
             Way::ByRun(runs) => self.by_run(job, &runs, &mut slot, aside),

@@ -6,12 +6,13 @@ use super::error::ExpertError;
 use super::fetch::{Fetcher, Landing, Way, part_end, tell};
 use super::queue::Job;
 use super::request::Event;
+use super::watch::{Began, ReadEnd};
 use crate::catalog::Run;
 use crate::ring::{Done, Ring};
 use memory::{HostBuffer, SlotWrite};
 use std::fs::File;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long a wait for reads leaves the queue alone while there is room for one more: a small part of what an expert takes.
 const LOOK_EVERY: Duration = Duration::from_micros(500);
@@ -26,7 +27,7 @@ struct Active<'s> {
     align: u64,
     /// Where the read that is under way ends, in bytes of the slot.
     next: u64,
-    start: Instant,
+    began: Began,
     reading: Reading<'s>,
 }
 
@@ -95,12 +96,12 @@ impl Fetcher {
             return Some(self.landed(
                 &job,
                 Err(ExpertError::SlotHeld { id, slot: job.slot }),
-                Instant::now(),
+                &Began::now(&job),
             ));
         };
-        let (align, start) = (self.reader.alignment(run.file), Instant::now());
-        let reading = self.busy[job.drive].begin();
-        next_part(ring, Active { job, run, file, align, next: 0, start, reading }, slot);
+        let (align, began) = (self.reader.alignment(run.file), Began::now(&job));
+        let reading = self.busy[job.drive].begin(job.guess);
+        next_part(ring, Active { job, run, file, align, next: 0, began, reading }, slot);
         None
     }
 
@@ -124,22 +125,25 @@ impl Fetcher {
             drop(active.reading);
             if more {
                 drop(slot);
+                self.told(&active.began, &active.job, ReadEnd::Part);
                 self.queue.put_back(active.job);
                 return None;
             }
             let (id, payload) = (self.catalog.id(active.job.expert), active.run.file_offset % active.align);
             let checked = self.check(&active.job, id, &slot[payload as usize..]);
             drop(slot);
-            return Some(self.landed(&active.job, checked.map(|()| payload), active.start));
+            return Some(self.landed(&active.job, checked.map(|()| payload), &active.began));
         }
         // An error, or fewer bytes than there should be: read on here, with repetitions and words for what stays.
         drop((slot, active.reading));
+        self.told(&active.began, &active.job, ReadEnd::Part);
         self.fetch(active.job, aside)
     }
 
-    fn landed(&self, job: &Job, result: Result<u64, ExpertError>, start: Instant) -> Landing {
+    fn landed(&self, job: &Job, result: Result<u64, ExpertError>, began: &Began) -> Landing {
         self.queue.ended(job);
-        tell(self.catalog.id(job.expert), start.elapsed(), &job.count, &result);
+        tell(self.catalog.id(job.expert), began.at().elapsed(), &job.count, &result);
+        self.told(began, job, if result.is_ok() { ReadEnd::Whole } else { ReadEnd::Failed });
         Landing { slot: job.slot, result, count: job.count }
     }
 }

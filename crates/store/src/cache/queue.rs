@@ -1,10 +1,12 @@
 //! Reads that wait for a reader thread, drive by drive: those somebody waits for come before guesses, and a guess gives
 //! way between two of its slices. It knows slots, experts and drives by number.
 
+use super::watch::{Waiting, Watched};
 use crate::reader::ReadCount;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 /// One expert to be read into one slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,6 +57,7 @@ pub(super) struct Queue {
     filled: Vec<Condvar>,
     /// Read without the lock by threads in the middle of an expert.
     closed: AtomicBool,
+    watched: Watched,
 }
 
 /// The jobs of one drive.
@@ -79,12 +82,13 @@ impl Drive {
 }
 
 impl Queue {
-    /// Queues for so many drives.
-    pub(super) fn new(drives: usize) -> Self {
+    /// Queues for so many drives, of whose lengths somebody may be told.
+    pub(super) fn new(drives: usize, watched: &Watched) -> Self {
         Self {
             jobs: Mutex::new((0..drives).map(|_| Drive::default()).collect()),
             filled: (0..drives).map(|_| Condvar::new()).collect(),
             closed: AtomicBool::new(false),
+            watched: watched.clone(),
         }
     }
 
@@ -109,6 +113,11 @@ impl Queue {
         for job in jobs {
             put(&mut drives[job.drive], *job);
         }
+        for drive in 0..drives.len() {
+            if jobs.iter().any(|job| job.drive == drive) {
+                self.tell(&drives, drive);
+            }
+        }
         for filled in &self.filled {
             filled.notify_all();
         }
@@ -122,6 +131,7 @@ impl Queue {
                 return None;
             }
             if let Some(job) = drives[drive].begin() {
+                self.tell(&drives, drive);
                 return Some(job);
             }
             drives = self.filled[drive].wait(drives).unwrap_or_else(PoisonError::into_inner);
@@ -131,7 +141,10 @@ impl Queue {
     /// The next job of a drive if there is one.
     #[cfg(target_os = "linux")]
     pub(super) fn try_next(&self, drive: usize) -> Option<Job> {
-        self.lock()[drive].begin()
+        let mut drives = self.lock();
+        let job = drives[drive].begin()?;
+        self.tell(&drives, drive);
+        Some(job)
     }
 
     /// Between two reads of a job: whether the thread is to put it back, because it is a guess and others wait for this
@@ -160,6 +173,7 @@ impl Queue {
             job.guess = false; // somebody has asked for it in between
             jobs.demanded.push_front(job);
         }
+        self.tell(&drives, job.drive);
         self.filled[job.drive].notify_one();
     }
 
@@ -175,6 +189,7 @@ impl Queue {
         let mut drives = self.lock();
         for jobs in drives.iter_mut() {
             if let Some(job) = remove(&mut jobs.guessed, slot) {
+                self.tell(&drives, job.drive);
                 return Promotion::Waited(job);
             }
             if let Some(place) = jobs.under_way.iter().position(|other| *other == slot) {
@@ -188,15 +203,19 @@ impl Queue {
     /// Takes back the job for `slot`; `None` if a thread is at it.
     pub(super) fn take(&self, slot: u32) -> Option<Job> {
         let mut drives = self.lock();
-        drives
+        let job = drives
             .iter_mut()
-            .find_map(|jobs| remove(&mut jobs.demanded, slot).or_else(|| remove(&mut jobs.guessed, slot)))
+            .find_map(|jobs| remove(&mut jobs.demanded, slot).or_else(|| remove(&mut jobs.guessed, slot)))?;
+        self.tell(&drives, job.drive);
+        Some(job)
     }
 
     /// Takes back a guess that would be served last.
     pub(super) fn take_last_guess(&self) -> Option<Job> {
         let mut drives = self.lock();
-        drives.iter_mut().max_by_key(|jobs| jobs.guessed.len())?.guessed.pop_back()
+        let job = drives.iter_mut().max_by_key(|jobs| jobs.guessed.len())?.guessed.pop_back()?;
+        self.tell(&drives, job.drive);
+        Some(job)
     }
 
     /// Ends all waiting; jobs not started are dropped.
@@ -214,6 +233,15 @@ impl Queue {
     /// Becomes true when the bytes are no longer wanted.
     pub(super) fn closed(&self) -> &AtomicBool {
         &self.closed
+    }
+
+    /// For who follows what waits; under the lock, so that a later instant has the later counts.
+    fn tell(&self, drives: &[Drive], drive: usize) {
+        if let Some(watch) = self.watched.get() {
+            let Drive { demanded, guessed, .. } = &drives[drive];
+            let (demanded, guessed) = (demanded.len(), guessed.len());
+            watch.waiting(&Waiting { drive, at: Instant::now(), demanded, guessed });
+        }
     }
 
     /// Nothing in here can be left half done by a panic.
@@ -245,7 +273,7 @@ mod tests {
 
     #[test]
     fn demanded_jobs_come_before_guesses_and_both_in_order() {
-        let queue = Queue::new(1);
+        let queue = Queue::new(1, &Watched::default());
         queue.guess(&[job(1), job(2)]);
         queue.demand(&[job(3), job(4)]);
         let order: Vec<_> = (0..4).map(|_| queue.next(0).unwrap()).collect();
@@ -254,7 +282,7 @@ mod tests {
 
     #[test]
     fn drives_serve_their_own_jobs() {
-        let queue = Queue::new(2);
+        let queue = Queue::new(2, &Watched::default());
         queue.demand(&[on(0, 1), on(1, 2), on(0, 3)]);
         assert_eq!(queue.next(1), Some(on(1, 2)));
         assert_eq!((queue.next(0), queue.next(0)), (Some(on(0, 1)), Some(on(0, 3))));
@@ -268,7 +296,7 @@ mod tests {
 
     #[test]
     fn a_guess_gives_way_between_slices_and_is_continued_first() {
-        let queue = Queue::new(1);
+        let queue = Queue::new(1, &Watched::default());
         queue.guess(&[job(1), job(2)]);
         let mut guess = queue.next(0).unwrap();
         (guess.done, guess.count.reads) = (77, 1);
@@ -284,7 +312,7 @@ mod tests {
 
     #[test]
     fn a_guess_that_is_wanted_goes_on_as_a_demand() {
-        let queue = Queue::new(1);
+        let queue = Queue::new(1, &Watched::default());
         queue.guess(&[job(1), job(2)]);
         let mut guess = queue.next(0).unwrap();
         assert_eq!(queue.promote(1), Promotion::UnderWay);
@@ -296,7 +324,7 @@ mod tests {
 
     #[test]
     fn a_guess_that_is_wanted_while_it_is_put_back_is_read_next() {
-        let queue = Queue::new(1);
+        let queue = Queue::new(1, &Watched::default());
         queue.guess(&[job(1)]);
         let mut guess = queue.next(0).unwrap();
         queue.demand(&[job(2)]);
@@ -308,7 +336,7 @@ mod tests {
 
     #[test]
     fn jobs_are_taken_back_while_they_wait() {
-        let queue = Queue::new(1);
+        let queue = Queue::new(1, &Watched::default());
         queue.guess(&[job(1), job(2), job(3)]);
         queue.demand(&[job(4)]);
         assert_eq!((queue.take(4), queue.take(4)), (Some(job(4)), None));
@@ -320,7 +348,7 @@ mod tests {
 
     #[test]
     fn closing_ends_waiting_and_drops_jobs() {
-        let queue = Queue::new(1);
+        let queue = Queue::new(1, &Watched::default());
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| queue.next(0));
             queue.close();

@@ -326,6 +326,9 @@ impl Pair<'_> {
         let statistics = CacheStatistics {
             wait: Duration::ZERO,
             busy: Duration::ZERO,
+            under_way: Duration::ZERO,
+            guesses_under_way: Duration::ZERO,
+            most_under_way: 0,
             drives: 0,
             ..self.cache.statistics()
         };
