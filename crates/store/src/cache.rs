@@ -21,6 +21,7 @@ mod queue;
 mod request;
 pub mod simulate;
 mod slots;
+mod start;
 #[cfg(test)]
 mod tests;
 mod watch;
@@ -35,9 +36,9 @@ use crate::catalog::{Catalog, ExpertId};
 use crate::reader::{FIRST_PAUSE, Reader};
 use busy::{Busy, BusyTime};
 use causes::Causes;
-use fetch::{Fetcher, Landing, SLICE_BYTES};
+use fetch::{Fetcher, Landing};
 use governor::Governor;
-use memory::{HostBuffer, Slab};
+use memory::Slab;
 use policy::Ranking;
 use queue::{Job, Promotion, Queue};
 use request::{Event, Held, Pending};
@@ -183,30 +184,6 @@ impl ExpertCache {
         let fetcher = Fetcher { catalog, reader, slab, queue, events, busy, first_pause, watched, number: 0 };
         cache.start(&fetcher, readers)?;
         Ok(cache)
-    }
-
-    fn start(&mut self, fetcher: &Fetcher, readers: u32) -> Result<(), CacheError> {
-        for drive in 0..self.reader.drives() {
-            let ring = self.reader.wants_ring(drive);
-            if ring {
-                try_ring(&self.slab)?;
-                self.slab.pin_pages();
-            }
-            for number in 0..if ring { 1 } else { readers } {
-                let fetcher = Fetcher { number, ..fetcher.clone() };
-                // Taken from the system when it is first written, which most threads never do.
-                let aside =
-                    HostBuffer::new(SLICE_BYTES).map_err(|source| CacheError::Memory { readers, source })?;
-                let thread = std::thread::Builder::new().name(format!("expert reader {drive}.{number}"));
-                let started = thread.spawn(move || match ring {
-                    #[cfg(target_os = "linux")]
-                    true => fetcher.run_ring(drive, readers, aside),
-                    _ => fetcher.run(drive, aside),
-                });
-                self.threads.push(started.map_err(|source| CacheError::Thread { readers, source })?);
-            }
-        }
-        Ok(())
     }
 
     /// The same with another policy; for a cache that has not been used.
@@ -585,17 +562,6 @@ impl ExpertCache {
 
 fn ranking(policy: CachePolicy, catalog: &Catalog) -> Ranking {
     Ranking::new(policy, catalog.layers().len() as u32, u32::from(catalog.experts_per_layer()))
-}
-
-/// Whether the kernel gives a ring: it may be too old, or forbid it.
-#[cfg(target_os = "linux")]
-fn try_ring(slab: &Slab) -> Result<(), CacheError> {
-    crate::ring::Ring::<()>::new(slab, 1).map(|_| ()).map_err(|source| CacheError::Ring { source })
-}
-
-#[cfg(not(target_os = "linux"))]
-fn try_ring(_slab: &Slab) -> Result<(), CacheError> {
-    Err(CacheError::Ring { source: std::io::ErrorKind::Unsupported.into() })
 }
 
 impl Drop for ExpertCache {
