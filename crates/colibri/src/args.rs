@@ -21,7 +21,7 @@ use memory::CacheSize;
 pub(crate) use messages::MessageArgs;
 use models::{Dense, LookAhead};
 use ops::Activations;
-pub(crate) use routing::{HistoryArgs, RoutingArgs, SimulateArgs};
+pub(crate) use routing::{HistoryArgs, RecordArgs, SimulateArgs};
 pub(crate) use sampling::{HEADING as SAMPLING_HEADING, SamplingArgs};
 pub(crate) use shell::{CompletionsArgs, ManArgs};
 use std::ffi::OsString;
@@ -210,7 +210,7 @@ pub(crate) struct RunArgs {
     )]
     pub(crate) logprobs: Option<u32>,
     #[command(flatten)]
-    pub(crate) routing: RoutingArgs,
+    pub(crate) records: RecordArgs,
     #[command(flatten)]
     pub(crate) history: HistoryArgs,
     #[command(flatten)]

@@ -16,6 +16,9 @@ static UNFINISHED: Mutex<Option<PathBuf>> = Mutex::new(None);
 /// What puts a terminal back in order.
 static RESTORE: Mutex<Option<Box<dyn Fn() + Send>>> = Mutex::new(None);
 
+/// What ends files that are whole as far as they go.
+static FINISH: Mutex<Option<Box<dyn Fn() + Send>>> = Mutex::new(None);
+
 /// Listens from now on.
 ///
 /// # Errors
@@ -78,6 +81,11 @@ pub(crate) fn restore_with(restore: impl Fn() + Send + 'static) {
     *RESTORE.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(restore));
 }
 
+/// Calls this before the program is ended at once. It must not take long.
+pub(crate) fn finish_with(finish: impl Fn() + Send + 'static) {
+    *FINISH.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(finish));
+}
+
 /// The place of the path to remove if the program ends now. Who creates, names or removes that file holds it
 /// meanwhile, so that the path and the file come and go together.
 pub(crate) fn unfinished() -> MutexGuard<'static, Option<PathBuf>> {
@@ -85,6 +93,9 @@ pub(crate) fn unfinished() -> MutexGuard<'static, Option<PathBuf>> {
 }
 
 fn end() -> ! {
+    if let Some(finish) = &*FINISH.lock().unwrap_or_else(PoisonError::into_inner) {
+        finish();
+    }
     let unfinished = unfinished();
     if let Some(path) = &*unfinished {
         // Nobody is left to tell if it stays.

@@ -18,6 +18,7 @@ mod logprobs;
 mod partial;
 mod probe;
 mod progress;
+mod records;
 mod report;
 mod routing;
 mod sampling;
@@ -28,6 +29,7 @@ mod settings;
 mod target;
 mod tensor_file;
 mod terminal;
+mod timeline;
 mod values;
 mod work;
 

@@ -296,6 +296,13 @@ struct ExpertStats {
     drives: u32,
     /// Share of prefill and decode in which a drive had something to read, the mean over drives; None without reads.
     disk_busy: Option<f64>,
+    /// How many reads a drive had under way at once, the mean while it was busy, those on a guess among them; None without
+    /// reads.
+    reads_at_once: Option<f64>,
+    /// Those of them that began as a guess.
+    guesses_at_once: Option<f64>,
+    /// The most reads at once on one drive.
+    reads_at_once_most: u32,
     /// While loading, where all experts are to stay.
     preloaded_bytes: u64,
     slots: u32,
@@ -346,8 +353,10 @@ impl ExpertStats {
                         show_bytes(self.bytes_guessed_wasted)
                     )
                 };
-                let busy =
-                    self.disk_busy.map_or(String::new(), |busy| format!(", disk busy {:.0} %", busy * 100.0));
+                let depth = self.reads_at_once.map(|reads| format!(" with {reads:.1} reads at once"));
+                let busy = self.disk_busy.map_or(String::new(), |busy| {
+                    format!(", disk busy {:.0} %{}", busy * 100.0, depth.unwrap_or_default())
+                });
                 let bytes = show_bytes(self.bytes_read);
                 let given = if self.slots_given_back == 0 {
                     String::new()
@@ -391,6 +400,9 @@ impl Stats {
         let bytes_read = cache.bytes_read - before.bytes_read;
         let disk_busy = (bytes_read > 0 && worked > 0.0)
             .then(|| (busy / worked / f64::from(cache.drives.max(1))).min(1.0));
+        let at_once = |now: Duration, before: Duration| {
+            (bytes_read > 0 && busy > 0.0).then(|| now.saturating_sub(before).as_secs_f64() / busy)
+        };
         let spent = |section| clock.spent(section).as_secs_f64();
         Stats {
             prefill,
@@ -417,6 +429,9 @@ impl Stats {
                 guesses_wasted: cache.guesses_wasted - before.guesses_wasted,
                 drives: cache.drives,
                 disk_busy,
+                reads_at_once: at_once(cache.under_way, before.under_way),
+                guesses_at_once: at_once(cache.guesses_under_way, before.guesses_under_way),
+                reads_at_once_most: if bytes_read > 0 { cache.most_under_way } else { 0 },
                 preloaded_bytes: before.bytes_read,
                 slots,
                 slots_given_back: governed.given_back,

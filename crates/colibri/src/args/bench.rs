@@ -1,5 +1,5 @@
 //! Arguments of the command that measures.
-use super::{EngineArgs, ModelArgs, OutputArgs, RoutingArgs};
+use super::{EngineArgs, ModelArgs, OutputArgs, RecordArgs};
 use crate::values;
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
@@ -95,7 +95,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "LIST", value_parser = values::precisions, allow_hyphen_values = true)]
     pub(crate) guess_precision: Option<values::Precisions>,
     #[command(flatten)]
-    pub(crate) routing: RoutingArgs,
+    pub(crate) records: RecordArgs,
     #[command(flatten)]
     pub(crate) model: ModelArgs,
     #[command(flatten)]

@@ -1,5 +1,5 @@
 //! Flags of conversations: what is said before them, how the model thinks, and how that is shown.
-use super::{EngineArgs, HistoryArgs, ModelArgs, RoutingArgs, SamplingArgs};
+use super::{EngineArgs, HistoryArgs, ModelArgs, RecordArgs, SamplingArgs};
 use crate::chat::Thinking;
 use crate::errors::Failure;
 use crate::values;
@@ -28,7 +28,7 @@ pub(crate) struct ChatArgs {
     #[command(flatten)]
     pub(crate) sampling: SamplingArgs,
     #[command(flatten)]
-    pub(crate) routing: RoutingArgs,
+    pub(crate) records: RecordArgs,
     #[command(flatten)]
     pub(crate) history: HistoryArgs,
     #[command(flatten)]

@@ -1,17 +1,22 @@
-//! Flags about which experts were picked: traces and histories, and the command that reads traces.
+//! Flags about what is recorded of the work: traces, timelines and histories, and the command that reads traces.
 use super::OutputArgs;
 use crate::values;
 use clap::Args;
 use std::path::PathBuf;
 
-/// Where a trace goes.
+/// Where records of the work go.
 #[derive(Debug, Args)]
-pub(crate) struct RoutingArgs {
+pub(crate) struct RecordArgs {
     /// Write which experts every token picked to this file, step by step, for `colibri simulate`: no text, no token, about two
     /// bytes a pick. It is replaced if it exists, must be no device or pipe and must not lie where a model's files are
     /// [default: none]
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub(crate) trace_routing: Option<PathBuf>,
+    /// Write when each expert was read and why, when the device computed what, and what was waited for, to this file, which
+    /// Perfetto (ui.perfetto.dev) and the page `chrome://tracing` open: no text, no token, about 150 bytes for each of these. It is
+    /// replaced if it exists, must be no device or pipe and must not lie where a model's files are [default: none]
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub(crate) timeline: Option<PathBuf>,
 }
 
 /// What is kept of the experts that a model asks for.

@@ -5,14 +5,14 @@ use super::orders::Thinking;
 use super::saved::{self, Chat, Options};
 use super::screen::{Screen, Streams, Surface as _};
 use super::voice::{self, Voice};
-use crate::args::{EngineArgs, HistoryArgs, ModelArgs, RoutingArgs, SamplingArgs, SpeechArgs};
+use crate::args::{EngineArgs, HistoryArgs, ModelArgs, RecordArgs, SamplingArgs, SpeechArgs};
 use crate::errors::Failure;
 use crate::expert_history::ExpertHistory;
 use crate::interrupt::{self, Stoppable};
 use crate::load::{self, Model};
 use crate::logprobs;
+use crate::records::Records;
 use crate::report::{self, Pace, Stats, counted};
-use crate::routing::RoutingFile;
 use crate::sampling::{self, Decoding};
 use crate::terminal::Stream;
 use crate::work::{Demand, Planned, Work};
@@ -23,6 +23,7 @@ use models::Dense;
 use serde_json::{Value, json};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use text::chat::{ChatOptions, FinishReason, Message, Role};
 
 /// The flags that a conversation depends on.
@@ -30,7 +31,7 @@ use text::chat::{ChatOptions, FinishReason, Message, Role};
 pub(crate) struct Flags<'a> {
     pub(crate) speech: &'a SpeechArgs,
     pub(crate) sampling: &'a SamplingArgs,
-    pub(crate) routing: &'a RoutingArgs,
+    pub(crate) records: &'a RecordArgs,
     pub(crate) history: &'a HistoryArgs,
     pub(crate) model: &'a ModelArgs,
     pub(crate) engine: &'a EngineArgs,
@@ -50,7 +51,7 @@ pub(crate) enum Asked<'a> {
 /// A model that is spoken with.
 pub(crate) struct Speaker {
     work: Work,
-    routing: RoutingFile,
+    records: Records,
     history: ExpertHistory,
     conversation: Conversation,
     decoding: Decoding,
@@ -71,7 +72,7 @@ pub(crate) struct Speaker {
 impl Speaker {
     /// Loads the model. A conversation in a file is looked at before.
     pub(crate) fn load(flags: Flags<'_>, saved: Option<&Path>, several: bool) -> Result<Self, Failure> {
-        let Flags { speech, sampling, routing, history, model: places, engine, logprobs, json } = flags;
+        let Flags { speech, sampling, records, history, model: places, engine, logprobs, json } = flags;
         let model = load::open(places)?;
         let options = voice::options(speech);
         let voice = Voice::new(load::tokenizer(&model)?, &model.family, options.clone())
@@ -81,14 +82,14 @@ impl Speaker {
         let tokens = chat.as_ref().map_or(0, |chat| chat.record.ids.len());
         let demand = demand(&model, engine, tokens, several)?.choosing(decoding.clone());
         let planned = Planned::new(&model, engine, demand)?;
-        let mut routing = RoutingFile::create(routing, &places.model)?;
+        let mut records = Records::create(records, &places.model, &model)?;
         let mut work = planned.load()?;
-        routing.begin(&mut work.engine)?;
+        records.begin(&mut work.engine)?;
         let history = ExpertHistory::begin(history.history.0, &mut work.engine);
         interrupt::at_rest();
         let mut speaker = Speaker {
             work,
-            routing,
+            records,
             history,
             conversation: Conversation::new(voice),
             decoding,
@@ -107,9 +108,10 @@ impl Speaker {
         Ok(speaker)
     }
 
-    /// Ends what is written about the conversation as long as it goes on.
-    pub(crate) fn end(&mut self) -> Result<(), Failure> {
-        self.routing.end(&mut self.work.engine)
+    /// Ends what is written about the conversation as long as it goes on. If something of that is not there, the exit code
+    /// that says so.
+    pub(crate) fn end(&mut self) -> Option<ExitCode> {
+        self.records.end(&mut self.work.engine)
     }
 
     /// Begins as the flags say.

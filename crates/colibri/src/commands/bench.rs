@@ -15,7 +15,7 @@ use crate::probe::floor::{Bound, Rates};
 use crate::probe::kernels::{self, Desk, Kernel};
 use crate::probe::machine::{Limit, LimitArm, Machine, Pages};
 use crate::probe::samples::{Sample, Spread, in_turn};
-use crate::routing::RoutingFile;
+use crate::records::Records;
 use crate::work::{Demand, Planned, Work};
 use crate::{interrupt, report};
 use engine::{Limits, PlanError, show_bytes};
@@ -51,13 +51,14 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
     if !tasks.is_empty() {
         bench.steps(tasks)?;
     }
+    let failed = bench.failed;
     let record = bench.finish();
     if args.output.json {
         report::print_json(&json!(record))?;
     } else {
         report::print(&table::table(&record))?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(failed.unwrap_or(ExitCode::SUCCESS))
 }
 
 fn compared(args: &BenchArgs, a: &Path, b: &Path) -> Result<ExitCode, Failure> {
@@ -87,6 +88,8 @@ struct Bench<'a> {
     /// The disk of the model, until the machine takes it.
     disk: Option<Disk>,
     record: Record,
+    /// Something that was to be written beside is not whole.
+    failed: Option<ExitCode>,
 }
 
 impl<'a> Bench<'a> {
@@ -125,7 +128,7 @@ impl<'a> Bench<'a> {
             notes,
         };
         let (bytes, cancel) = (args.bytes / 4096 * 4096, interrupt::stoppable());
-        Ok(Bench { args, model, threads, bytes, cancel, disk, record })
+        Ok(Bench { args, model, threads, bytes, cancel, disk, record, failed: None })
     }
 
     /// The limits by threads.
@@ -245,9 +248,9 @@ impl<'a> Bench<'a> {
         }
         let device = Traced::new(load::device(&args.engine)?);
         let trace = device.trace();
-        let mut routing = RoutingFile::create(&args.routing, &args.model.model)?;
+        let mut records = Records::create(&args.records, &args.model.model, model)?;
         let mut work = planned.load_on(Box::new(device))?;
-        routing.begin(&mut work.engine)?;
+        records.begin(&mut work.engine)?;
         let disk = if streamed { self.disk.take() } else { None };
         let mut machine = Machine::new(self.bytes, disk)?;
         let Work { engine, cancel, .. } = &mut work;
@@ -267,7 +270,7 @@ impl<'a> Bench<'a> {
         for (arm, _) in &mut own {
             steps.look(arm)?;
         }
-        routing.end(steps.engine)?;
+        self.failed = records.end(steps.engine);
         let rates = self.rates(&limits);
         for (arm, spread) in own {
             let row = arm.row(spread, &rates, streamed);

@@ -11,9 +11,9 @@ use std::process::ExitCode;
 
 /// Runs it.
 pub(crate) fn run(args: &ChatArgs) -> Result<ExitCode, Failure> {
-    let ChatArgs { speech, load, no_history, sampling, routing, history, model, engine, json } = args;
+    let ChatArgs { speech, load, no_history, sampling, records, history, model, engine, json } = args;
     let json = *json;
-    let flags = Flags { speech, sampling, routing, history, model, engine, logprobs: None, json };
+    let flags = Flags { speech, sampling, records, history, model, engine, logprobs: None, json };
     let speaker = Speaker::load(flags, load.as_deref(), true)?;
     let entries = || if *no_history { History::forgotten() } else { History::kept() };
     let inputs = Inputs::new(entries)?;
@@ -25,7 +25,7 @@ pub(crate) fn run(args: &ChatArgs) -> Result<ExitCode, Failure> {
 
 /// Runs one turn, for `colibri run --chat`.
 pub(crate) fn once(args: &RunArgs) -> Result<ExitCode, Failure> {
-    let RunArgs { prompt, speech, sampling, logprobs, routing, history, model, engine, output, .. } = args;
+    let RunArgs { prompt, speech, sampling, logprobs, records, history, model, engine, output, .. } = args;
     let text = load::text(prompt)?;
     if text.trim().is_empty() {
         return Err(Failure::Usage(
@@ -33,10 +33,10 @@ pub(crate) fn once(args: &RunArgs) -> Result<ExitCode, Failure> {
         ));
     }
     let json = output.json;
-    let flags = Flags { speech, sampling, routing, history, model, engine, logprobs: *logprobs, json };
+    let flags = Flags { speech, sampling, records, history, model, engine, logprobs: *logprobs, json };
     let mut speaker = Speaker::load(flags, None, false)?;
     let reply = speaker.ask(Asked::Text(&text))?;
-    speaker.end()?;
+    let failed = speaker.end();
     let reply = reply.ok_or(EngineError::Part(PartError::Cancelled))?;
     if !json {
         speaker.tell_cost(&reply);
@@ -44,7 +44,7 @@ pub(crate) fn once(args: &RunArgs) -> Result<ExitCode, Failure> {
             report::tell("interrupted");
         }
     }
-    Ok(if reply.stopped() { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
+    Ok(if reply.stopped() { ExitCode::from(INTERRUPTED) } else { failed.unwrap_or(ExitCode::SUCCESS) })
 }
 
 /// A turn was stopped before its answer began.
@@ -83,8 +83,8 @@ impl Talk {
             match outcome {
                 Ok(Next::Entry) => {}
                 Ok(Next::End(code)) => {
-                    self.speaker.end()?;
-                    return Ok(code);
+                    let failed = self.speaker.end();
+                    return Ok(if code == ExitCode::SUCCESS { failed.unwrap_or(code) } else { code });
                 }
                 // Nobody reads on.
                 Err(failure @ Failure::OutputClosed) => return Err(failure),

@@ -3,8 +3,8 @@ use crate::args::RunArgs;
 use crate::commands::chat;
 use crate::errors::{Failure, INTERRUPTED};
 use crate::expert_history::ExpertHistory;
+use crate::records::Records;
 use crate::report::{self, Pace};
-use crate::routing::RoutingFile;
 use crate::sampling::Decoding;
 use crate::work::{Demand, Planned};
 use crate::{load, logprobs, progress, sampling};
@@ -35,9 +35,9 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let demand = Demand::new(request, prompt.len()).choosing(decoding.clone());
     let planned = Planned::new(&model, &args.engine, demand)?;
     note_ends(&decoding, &planned.plan, prompt.len());
-    let mut trace = RoutingFile::create(&args.routing, &args.model.model)?;
+    let mut records = Records::create(&args.records, &args.model.model, &model)?;
     let mut work = planned.load()?;
-    trace.begin(&mut work.engine)?;
+    records.begin(&mut work.engine)?;
     let mut history = ExpertHistory::begin(args.history.history.0, &mut work.engine);
     drop(model);
     let mut output = Output::new(&tokenizer, decoding.stop_strings()?, !args.output.json, prompt.len());
@@ -57,7 +57,6 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         answer.finish = Finish::Stop;
     }
     history.save(&mut work.engine);
-    trace.end(&mut work.engine)?;
     let stats = work.stats(Pace::of(answer.prefill), Pace::of(answer.decode));
     if args.output.json {
         let mut object = json!({
@@ -78,9 +77,10 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
             report::tell("interrupted");
         }
     }
+    let failed = records.end(&mut work.engine);
     Ok(match answer.finish {
         Finish::Cancelled => ExitCode::from(INTERRUPTED),
-        Finish::Stop | Finish::Length => ExitCode::SUCCESS,
+        Finish::Stop | Finish::Length => failed.unwrap_or(ExitCode::SUCCESS),
     })
 }
 

@@ -6,7 +6,7 @@ use std::any::TypeId;
 
 /// Flags that belong to one call: what goes in, where the results go, and what is to be done. They are given anew each
 /// time, because a forgotten line in a file must not choose them. All other flags are settings.
-const PER_CALL: [&str; 33] = [
+const PER_CALL: [&str; 34] = [
     "guess-precision",
     "ids",
     "inputs",
@@ -37,6 +37,7 @@ const PER_CALL: [&str; 33] = [
     "thin",
     "verify",
     "trace-routing",
+    "timeline",
     "slots",
     "policy",
     "before",

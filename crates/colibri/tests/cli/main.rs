@@ -30,6 +30,7 @@ mod shell;
 mod simulate;
 #[cfg(unix)]
 mod terminal;
+mod timeline;
 mod usage;
 mod verify;
 mod walk;

@@ -36,7 +36,7 @@ fn numbers(list: Option<&List>, otherwise: &[u32]) -> Vec<u32> {
 const STEPS: &[What] = &[What::Decode, What::Prefill, What::Context];
 
 /// Flags of this command, and what they act on.
-fn own(args: &BenchArgs) -> [(&'static str, bool, &'static [What]); 7] {
+fn own(args: &BenchArgs) -> [(&'static str, bool, &'static [What]); 8] {
     [
         ("rows", args.rows.is_some(), &[What::Kernels]),
         ("tokens", args.tokens.is_some(), &[What::Decode, What::Context]),
@@ -44,7 +44,8 @@ fn own(args: &BenchArgs) -> [(&'static str, bool, &'static [What]); 7] {
         ("contexts", args.contexts.is_some(), &[What::Context]),
         ("guess-precision", args.guess_precision.is_some(), &[What::Decode]),
         ("text", args.text.is_some(), STEPS),
-        ("trace-routing", args.routing.trace_routing.is_some(), STEPS),
+        ("trace-routing", args.records.trace_routing.is_some(), STEPS),
+        ("timeline", args.records.timeline.is_some(), STEPS),
     ]
 }
 
