@@ -3,6 +3,7 @@
 use crate::errors::Failure;
 use crate::interrupt;
 use crate::target::Target;
+use engine::show_bytes;
 use safetensors::tensor::{Dtype, Metadata, SafeTensors, TensorInfo};
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -18,6 +19,8 @@ pub(crate) struct TensorFile {
     file: File,
     /// First byte and bytes of a row, by name.
     places: HashMap<String, (u64, u64)>,
+    /// Of the file when it is whole.
+    bytes: u64,
     whole: bool,
 }
 
@@ -30,13 +33,14 @@ impl TensorFile {
     ) -> Result<Self, Failure> {
         let writing = |source| Failure::Io { what: format!("writing {}", target.path().display()), source };
         let (header, places) = header(matrices, metadata).map_err(io::Error::other).map_err(writing)?;
-        let bytes: u64 = matrices.iter().map(|(_, [rows, cols])| (rows * cols * 4) as u64).sum();
+        let data: u64 = matrices.iter().map(|(_, [rows, cols])| (rows * cols * 4) as u64).sum();
+        let bytes = header.len() as u64 + data;
         let mut unfinished = interrupt::unfinished();
         let mut file = File::create(target.temporary()).map_err(writing)?;
         *unfinished = Some(target.temporary().to_owned());
         drop(unfinished);
-        let begun = file.write_all(&header).and_then(|()| file.set_len(header.len() as u64 + bytes));
-        let file = TensorFile { target, file, places, whole: false };
+        let begun = file.write_all(&header).and_then(|()| file.set_len(bytes));
+        let file = TensorFile { target, file, places, bytes, whole: false };
         begun.map_err(|source| file.failure(source))?;
         Ok(file)
     }
@@ -66,7 +70,8 @@ impl TensorFile {
     }
 
     fn failure(&self, source: io::Error) -> Failure {
-        Failure::Io { what: format!("writing {}", self.target.path().display()), source }
+        let bytes = show_bytes(self.bytes);
+        Failure::Io { what: format!("writing {}, which takes {bytes}", self.target.path().display()), source }
     }
 }
 

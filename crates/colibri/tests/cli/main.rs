@@ -10,6 +10,8 @@ mod doctor;
 #[cfg(unix)]
 mod documents;
 mod failures;
+#[cfg(unix)]
+mod faults;
 mod files;
 #[cfg(target_os = "linux")]
 mod governor;
