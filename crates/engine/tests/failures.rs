@@ -363,14 +363,14 @@ fn a_number_that_is_not_finite() {
 
 /// A NaN that only the router sees: its row picks nothing, and must not pass for one that needs no expert. Products of
 /// matrices: 11 in layer 0, before a router 8 in a KDA layer and 5 in an MLA layer (3), 6 from there to the layer's end.
-/// A guess decides only what is read. Of the mixes of a layer with experts the third is that of a guess.
+/// A guess decides only what is read. Of the mixes of a layer the last is that of a guess; layer 0 has none before attention.
 #[test]
 fn a_guess_that_is_not_finite_harms_nobody() {
     let mut bench = Bench::with(Some(SLOTS), LookAhead::Ranks(4));
-    for layer in 1..u64::from(LAYERS) - 1 {
+    for layer in 0..u64::from(LAYERS) - 1 {
         bench.begin();
         let rows = IN_STEP.iter().sum::<usize>() as u32;
-        bench.controls.strike("residual_mix", 3 * layer, Strike::Poison { row: 0, rows });
+        bench.controls.strike("residual_mix", 3 * layer + 1, Strike::Poison { row: 0, rows });
         let outcomes = bench.step([None; 3]).unwrap();
         assert!(bench.controls.has_struck());
         bench.check(outcomes, &[], &format!("NaN in the guess of layer {layer}"), &|_| false);

@@ -145,11 +145,15 @@ impl Layer {
         step.enter(Section::Moe);
         let normed = self.mlp_input(step.ops, snapshots, running);
         step.tap(index, Place::MlpInput, normed)?;
+        let next = next.and_then(|next| next.guessed(snapshots, running));
         let out = match &self.mlp {
-            LayerMlp::Dense(mlp) => mlp.forward(step.ops, normed),
-            LayerMlp::Moe(moe) => {
-                moe.forward(step, normed, next.and_then(|next| next.guessed(snapshots, running)))?
+            LayerMlp::Dense(mlp) => {
+                let guess = step.experts.guess((step.ops, step.clock), next)?;
+                let out = mlp.forward(step.ops, normed);
+                step.experts.read_guessed((step.ops, step.clock), guess)?;
+                out
             }
+            LayerMlp::Moe(moe) => moe.forward(step, normed, next)?,
         };
         step.tap(index, Place::MlpOutput, out)?;
         let left = step.ops.add(out, running);

@@ -66,13 +66,10 @@ impl Moe {
         // The disk works on the misses and then on guesses, while the device does what every token needs.
         let mut wanted = None;
         if step.experts.overlap {
-            let mut asked =
-                step.experts.request((step.ops, step.clock), &mut step.parts, self.layer, picks)?;
-            if let Some(next) = next {
-                step.experts.guess(step.ops, &mut asked, next)?;
-            }
+            let asked = step.experts.request((step.ops, step.clock), &mut step.parts, self.layer, picks)?;
             wanted = Some(asked);
         }
+        let guess = step.experts.guess((step.ops, step.clock), next)?;
         let ops = &mut *step.ops;
         let z = self.latent.as_ref().map_or(x, |l| ops.mat_mul(x, l.down, self.activations));
         let shared = self.shared.as_ref().map(|mlp| mlp.forward(ops, x));
@@ -85,6 +82,7 @@ impl Moe {
             step.ops.device().wait(last, None)?;
             step.experts.request((step.ops, step.clock), &mut step.parts, self.layer, picks)?
         };
+        step.experts.read_guessed((step.ops, step.clock), guess)?;
         step.experts.apply(step.ops, step.clock, &mut step.parts, wanted, &task)?;
 
         let ops = &mut *step.ops;
@@ -149,16 +147,12 @@ enum Mode {
 /// What a layer waits for.
 enum Wanted {
     Resident { table: Ids },
-    Streamed { layer: u32, picks: Vec<u32>, request: Request, guess: Guess },
+    Streamed { layer: u32, picks: Vec<u32>, request: Request },
 }
 
-/// Experts that the next layer may pick.
-enum Guess {
-    None,
-    /// Rows of ranks, on the device.
-    Pending(u32, Pending),
-    Given(u32, Vec<u32>),
-}
+/// The next layer and rows of ranks of experts that it may pick, on their way from the device.
+#[must_use = "the disk is asked for what was guessed by Experts::read_guessed"]
+pub(crate) struct Guess(u32, Pending);
 
 const NO_SLOT: [u32; 2] = [NONE, 0];
 
@@ -367,17 +361,22 @@ impl Experts {
         cache.forget_guesses();
         clock.waited(WaitFor::Cache, begins);
         guesses.compare(layer, &wanted);
-        Ok(Wanted::Streamed { layer, picks: list, request, guess: Guess::None })
+        Ok(Wanted::Streamed { layer, picks: list, request })
     }
 
-    /// Lets the device guess what the next layer will pick; the guess is taken when it is needed.
-    fn guess(&mut self, ops: &mut Ops, wanted: &mut Wanted, next: NextLayer<'_>) -> Result<(), DeviceError> {
-        if let (Mode::Streamed { guesses, .. }, Wanted::Streamed { guess, .. }) =
-            (&mut self.mode, &mut *wanted)
-            && let Some(given) = guesses.given(next.moe.layer)
+    /// Lets the device guess what the next layer will pick. Where the answer is there at once, or was given, it is read at
+    /// once; else [`Experts::read_guessed`] takes it when the device has got its other work.
+    pub(crate) fn guess(
+        &mut self,
+        (ops, clock): (&mut Ops, &mut Clock),
+        next: Option<NextLayer<'_>>,
+    ) -> Result<Option<Guess>, DeviceError> {
+        let Some(NextLayer { moe, input }) = next.filter(|_| self.overlap) else { return Ok(None) };
+        if let Mode::Streamed { guesses, cache, .. } = &mut self.mode
+            && let Some(given) = guesses.given(moe.layer)
         {
-            *guess = Guess::Given(next.moe.layer, given);
-            return Ok(());
+            prefetch((cache, clock), moe.layer, &given);
+            return Ok(None);
         }
         let ranks = match &self.mode {
             Mode::Resident { .. } => None,
@@ -385,15 +384,35 @@ impl Experts {
             Mode::Rehearsed { guesses, .. } => guesses.then_some(self.count.min(LookAhead::MOST)),
             Mode::Streamed { guesses, .. } => guesses.ranks(),
         };
-        let Some(ranks) = ranks else { return Ok(()) };
+        let Some(ranks) = ranks else { return Ok(None) };
         let mark = ops.mark();
-        let input = (next.input)(ops);
-        let logits = ops.mat_mul(input, next.moe.router, Activations::Exact);
-        let (picks, _) = ops.route(logits, next.moe.bias, ranks, next.moe.routing);
-        if let Wanted::Streamed { guess, .. } = wanted {
-            *guess = Guess::Pending(next.moe.layer, ops.read_later(picks.0)?);
-        }
+        let input = input(ops);
+        let logits = ops.mat_mul(input, moe.router, Activations::Exact);
+        let (picks, _) = ops.route(logits, moe.bias, ranks, moe.routing);
+        let guess = Guess(moe.layer, ops.read_later(picks.0)?);
         ops.release(mark);
+        if ops.device().done(guess.1.ticket.after)? {
+            self.read_guessed((ops, clock), Some(guess))?;
+            return Ok(None);
+        }
+        Ok(Some(guess))
+    }
+
+    /// Sends the device what was recorded, and the disk what was guessed.
+    pub(crate) fn read_guessed(
+        &mut self,
+        (ops, clock): (&mut Ops, &mut Clock),
+        guess: Option<Guess>,
+    ) -> Result<(), DeviceError> {
+        let Some(Guess(layer, pending)) = guess else { return Ok(()) };
+        ops.submit()?;
+        let begins = clock.wait_begins();
+        let picks = ops.take_ids(pending)?;
+        clock.waited(WaitFor::Picks, begins);
+        if let Mode::Streamed { cache, guesses, .. } = &mut self.mode {
+            let slots = cache.limit();
+            prefetch((cache, clock), layer, guesses.take(layer, picks, slots));
+        }
         Ok(())
     }
 
@@ -407,28 +426,17 @@ impl Experts {
         wanted: Wanted,
         task: &Task,
     ) -> Result<(), DeviceError> {
-        let (layer, picks, mut request, guess) = match wanted {
+        let (layer, picks, mut request) = match wanted {
             Wanted::Resident { table } => {
                 ops.experts_into(task.out, task.x, task.picks, table, task.expert);
                 return Ok(());
             }
-            Wanted::Streamed { layer, picks, request, guess } => (layer, picks, request, guess),
+            Wanted::Streamed { layer, picks, request } => (layer, picks, request),
         };
-        let Mode::Streamed { table, entries, cache, guesses } = &mut self.mode else {
+        let Mode::Streamed { table, entries, cache, .. } = &mut self.mode else {
             unreachable!("a streamed request comes from a streamed cache")
         };
         ops.submit()?;
-        match guess {
-            Guess::None => {}
-            Guess::Pending(layer, pending) => {
-                let begins = clock.wait_begins();
-                let picks = ops.take_ids(pending)?;
-                clock.waited(WaitFor::Picks, begins);
-                let slots = cache.limit();
-                prefetch((cache, clock), layer, guesses.take(layer, picks, slots));
-            }
-            Guess::Given(layer, experts) => prefetch((cache, clock), layer, &experts),
-        }
         let ranks = task.picks.0.cols as usize;
         loop {
             clock.enter(ops, Section::ExpertWait);
