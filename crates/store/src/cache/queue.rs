@@ -68,16 +68,39 @@ struct Drive {
     guessed: VecDeque<Job>,
     /// Slots of guesses that are being read.
     under_way: Vec<u32>,
+    /// Reads under way that somebody waits for.
+    awaited: usize,
 }
 
 impl Drive {
     /// Takes out the next job.
     fn begin(&mut self) -> Option<Job> {
-        self.demanded.pop_front().or_else(|| {
-            let job = self.guessed.pop_front()?;
-            self.under_way.push(job.slot);
-            Some(job)
-        })
+        if let Some(job) = self.demanded.pop_front() {
+            self.awaited += 1;
+            return Some(job);
+        }
+        if self.is_awaited() {
+            return None;
+        }
+        let job = self.guessed.pop_front()?;
+        self.under_way.push(job.slot);
+        Some(job)
+    }
+
+    /// Whether somebody waits for this drive: guesses would take a part of its rate from the reads that are waited for.
+    fn is_awaited(&self) -> bool {
+        self.awaited > 0 || !self.demanded.is_empty()
+    }
+
+    /// A job of `slot` is no longer under way; whether it still was a guess.
+    fn end(&mut self, slot: u32) -> bool {
+        let place = self.under_way.iter().position(|other| *other == slot);
+        match place {
+            Some(place) => drop(self.under_way.swap_remove(place)),
+            // After the queue was closed nothing is counted any more.
+            None => self.awaited = self.awaited.saturating_sub(1),
+        }
+        place.is_some()
     }
 }
 
@@ -156,7 +179,7 @@ impl Queue {
         let drives = self.lock();
         let jobs = &drives[job.drive];
         job.guess = jobs.under_way.contains(&job.slot);
-        job.guess && !jobs.demanded.is_empty()
+        job.guess && jobs.is_awaited()
     }
 
     /// Puts back a guess that gives way, with what is there. The caller has let go of its slot.
@@ -166,8 +189,7 @@ impl Queue {
             return;
         }
         let jobs = &mut drives[job.drive];
-        if let Some(place) = jobs.under_way.iter().position(|slot| *slot == job.slot) {
-            jobs.under_way.swap_remove(place);
+        if jobs.end(job.slot) {
             jobs.guessed.push_front(job);
         } else {
             job.guess = false; // somebody has asked for it in between
@@ -177,10 +199,13 @@ impl Queue {
         self.filled[job.drive].notify_one();
     }
 
-    /// The read of a job has ended.
+    /// The read of a job has ended; with the last that somebody waits for begins the time of guesses.
     pub(super) fn ended(&self, job: &Job) {
-        if job.guess {
-            self.lock()[job.drive].under_way.retain(|slot| *slot != job.slot);
+        let mut drives = self.lock();
+        let jobs = &mut drives[job.drive];
+        jobs.end(job.slot);
+        if !jobs.is_awaited() && !jobs.guessed.is_empty() {
+            self.filled[job.drive].notify_all();
         }
     }
 
@@ -194,6 +219,7 @@ impl Queue {
             }
             if let Some(place) = jobs.under_way.iter().position(|other| *other == slot) {
                 jobs.under_way.swap_remove(place);
+                jobs.awaited += 1;
                 return Promotion::UnderWay;
             }
         }
@@ -276,8 +302,33 @@ mod tests {
         let queue = Queue::new(1, &Watched::default());
         queue.guess(&[job(1), job(2)]);
         queue.demand(&[job(3), job(4)]);
-        let order: Vec<_> = (0..4).map(|_| queue.next(0).unwrap()).collect();
-        assert_eq!(order, [job(3), job(4), guessed(1), guessed(2)]);
+        let demanded = [queue.next(0).unwrap(), queue.next(0).unwrap()];
+        assert_eq!(demanded, [job(3), job(4)]);
+        for job in &demanded {
+            queue.ended(job);
+        }
+        assert_eq!((queue.next(0), queue.next(0)), (Some(guessed(1)), Some(guessed(2))));
+    }
+
+    #[test]
+    fn guesses_wait_until_nobody_waits_for_their_drive() {
+        let queue = Queue::new(2, &Watched::default());
+        queue.guess(&[on(0, 1), on(1, 2)]);
+        queue.demand(&[on(0, 3)]);
+        let demanded = queue.next(0).unwrap();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| queue.next(0));
+            assert_eq!(queue.next(1).map(|job| job.slot), Some(2), "the other drive has time");
+            queue.ended(&demanded);
+            assert_eq!(waiting.join().unwrap(), Some(guessed(1)));
+        });
+        // A guess that somebody has asked for is waited for.
+        assert_eq!(queue.promote(1), Promotion::UnderWay);
+        queue.guess(&[on(0, 4)]);
+        let mut other = guessed(4);
+        queue.ended(&guessed(1));
+        assert_eq!(queue.next(0), Some(other));
+        assert!(!queue.gives_way(&mut other));
     }
 
     #[test]
@@ -286,6 +337,9 @@ mod tests {
         queue.demand(&[on(0, 1), on(1, 2), on(0, 3)]);
         assert_eq!(queue.next(1), Some(on(1, 2)));
         assert_eq!((queue.next(0), queue.next(0)), (Some(on(0, 1)), Some(on(0, 3))));
+        for demanded in [on(0, 1), on(0, 3), on(1, 2)] {
+            queue.ended(&demanded);
+        }
         queue.guess(&[on(0, 4), on(1, 5), on(1, 6)]);
         assert_eq!(queue.take_last_guess().map(|job| job.slot), Some(6));
         // A read on the other drive is no reason to give way.
@@ -305,6 +359,7 @@ mod tests {
         assert!(queue.gives_way(&mut guess));
         queue.put_back(guess);
         assert_eq!(queue.next(0), Some(job(3)));
+        queue.ended(&job(3));
         assert_eq!(queue.next(0), Some(guess), "with what was there");
         queue.ended(&guess);
         assert_eq!(queue.promote(1), Promotion::NoGuess, "it has ended");
