@@ -164,6 +164,7 @@ fn the_cache_and_the_disk_count_where_experts_are_streamed() {
     let cache = &row["cache"];
     let (hits, misses) = (number(&cache["hits"]), number(&cache["misses"]));
     assert!(close(number(&cache["hit_rate"]), hits / (hits + misses)) && misses > 0.0, "{cache}");
+    assert!(number(&cache["drive_rate"]) > 0.0, "{cache}");
     assert!(number(&cache["bytes_read"]) > 0.0 && number(&row["work"]["disk_bytes"]) > 0.0, "{row}");
     assert!(record["limits"]["decode"]["disk_bytes"].is_null(), "the embedded model has no disk");
 }

@@ -148,6 +148,8 @@ pub(crate) struct CacheFacts {
     /// None without requests.
     pub(crate) hit_rate: Option<f64>,
     pub(crate) bytes_read: u64,
+    /// Bytes a second of a drive, while at least one read of it was under way; None without reads.
+    pub(crate) drive_rate: Option<f64>,
 }
 
 /// Ops that were run one by one, each waited for.

@@ -160,7 +160,8 @@ impl Arm {
         let piece = Piece::of(&work, disk, pieces);
         let [attention, moe, expert_wait, head] =
             self.sections.map(|section| section.as_secs_f64() / counted);
-        let CacheStatistics { hits, misses, bytes_read, .. } = self.cache;
+        let CacheStatistics { hits, misses, bytes_read, busy, .. } = self.cache;
+        let drive_rate = (!busy.is_zero()).then(|| bytes_read as f64 / busy.as_secs_f64());
         let requests = hits + misses;
         let hit_rate = (requests > 0).then(|| hits as f64 / requests as f64);
         // Without guesses the reads of a layer wait for its router.
@@ -169,7 +170,7 @@ impl Arm {
         Row {
             in_turn: reads.map(|reads| attention + head + moe.max(reads)),
             sections: Some(Sections { attention, moe, expert_wait, head }),
-            cache: streamed.then_some(CacheFacts { hits, misses, hit_rate, bytes_read }),
+            cache: streamed.then_some(CacheFacts { hits, misses, hit_rate, bytes_read, drive_rate }),
             ..Row::work(self.task.part(), self.task.name(), "token", seconds, piece, rates)
         }
     }
@@ -272,6 +273,7 @@ impl Steps<'_> {
         arm.cache.hits += after.hits - cache.hits;
         arm.cache.misses += after.misses - cache.misses;
         arm.cache.bytes_read += after.bytes_read - cache.bytes_read;
+        arm.cache.busy += after.busy.saturating_sub(cache.busy);
         Ok(sample.per(arm.task.tokens().into()))
     }
 

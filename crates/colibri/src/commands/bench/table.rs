@@ -87,7 +87,11 @@ fn line(row: &Row) -> String {
     if let Some(cache) = &row.cache {
         let rate =
             cache.hit_rate.map_or("no requests".to_owned(), |rate| format!("{:.1} % hits", 100.0 * rate));
-        let _ = writeln!(text, "    expert cache: {rate}, {} read", engine::show_bytes(cache.bytes_read));
+        let read = engine::show_bytes(cache.bytes_read);
+        let fast = cache.drive_rate.map_or(String::new(), |rate| {
+            format!(", {}/s while a drive was busy", engine::show_bytes(rate as u64))
+        });
+        let _ = writeln!(text, "    expert cache: {rate}, {read} read{fast}");
     }
     text
 }
