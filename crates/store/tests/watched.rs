@@ -233,7 +233,9 @@ fn reads_of_a_ring_are_told_as_those_of_threads() {
     for expert in 0..EXPERTS {
         let parts = told.of(expert);
         assert_eq!(parts.iter().filter(|part| part.1 == ReadEnd::Whole).count(), 1, "{expert}: {parts:?}");
-        assert_eq!(expert == 4, parts[0].0 != ReadCause::Demand, "{expert}: {parts:?}");
+        // Whether the guess has its turn before it is asked for is a matter of time.
+        let was_guess = expert == 4 && statistics.guesses_used == 1;
+        assert_eq!(was_guess, parts[0].0 != ReadCause::Demand, "{expert}: {parts:?}");
     }
     let under_way = Told::in_time(&told.under_way, |counts| counts.at);
     assert_eq!(under_way.last().map(|counts| (counts.reads, counts.guesses)), Some((0, 0)));
