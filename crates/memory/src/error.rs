@@ -77,6 +77,28 @@ pub enum MemoryError {
         /// The field.
         field: &'static str,
     },
+    /// A file that cannot be mapped.
+    #[error("{file} cannot be mapped: {source}")]
+    NotMapped {
+        /// The file.
+        file: String,
+        /// The reason.
+        source: std::io::Error,
+    },
+    /// A part that a mapped file does not have.
+    #[error(
+        "{file} has {length} bytes, but {bytes} from byte {start} on were asked for; it has become shorter since it was opened"
+    )]
+    BehindEnd {
+        /// The file.
+        file: String,
+        /// First byte.
+        start: u64,
+        /// How many.
+        bytes: u64,
+        /// Bytes of the file.
+        length: u64,
+    },
     /// This operating system does not tell.
     #[error("{what} is not known on this operating system")]
     NotKnown {

@@ -22,7 +22,10 @@
 mod buffer;
 mod cache_size;
 mod error;
+#[cfg(unix)]
+mod fault_signal;
 pub mod machine;
+mod mapping;
 mod plan;
 pub mod pressure;
 mod region;
@@ -31,6 +34,7 @@ mod slab;
 pub use buffer::HostBuffer;
 pub use cache_size::CacheSize;
 pub use error::MemoryError;
+pub use mapping::{Fault, MappedFile, MappedPart};
 pub use plan::{SLOT_ALIGNMENT, SlabPlan, WINDOW_BYTES};
 pub use region::{SlotRead, SlotWrite};
 pub use slab::Slab;
