@@ -34,6 +34,7 @@ const LOOK_AHEADS: [LookAhead; 4] =
 
 /// What changes no bit.
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a dimension of its own")]
 struct Case {
     /// Index of [`KINDS`].
     kind: usize,
