@@ -206,7 +206,7 @@ fn kind_of_engine(error: &EngineError) -> &'static str {
         EngineError::Cache(_) => "memory",
         EngineError::Part(error) => match error {
             PartError::Expert(_) => "expert",
-            PartError::Embedding { .. } => "io",
+            PartError::Embedding { .. } | PartError::Weights { .. } => "io",
             PartError::UnknownToken { .. }
             | PartError::ContextFull { .. }
             | PartError::Width { .. }
@@ -244,7 +244,9 @@ fn kind_of_load(error: &LoadError) -> &'static str {
         LoadError::Config(_) => "config",
         LoadError::Store(error) => kind_of_store(error),
         LoadError::Device(error) => kind_of_device(error),
-        LoadError::PackedOtherwise { .. } | LoadError::Catalog(CatalogError::NoChecksum { .. }) => "usage",
+        LoadError::PackedOtherwise { .. }
+        | LoadError::NotAsNeeded { .. }
+        | LoadError::Catalog(CatalogError::NoChecksum { .. }) => "usage",
         // A weight that cannot be, or experts that are not all there.
         _ => "checkpoint",
     }
@@ -256,6 +258,7 @@ fn kind_of_store(error: &StoreError) -> &'static str {
         StoreError::Unreadable { .. }
         | StoreError::Read { .. }
         | StoreError::ShortRead { .. }
+        | StoreError::Mapping { .. }
         | StoreError::DirectoryUnreadable { .. } => "io",
         StoreError::OutOfMemory { .. } => "memory",
         _ => "checkpoint",

@@ -12,7 +12,7 @@ use crate::norm::{l2_norm, residual_mix, rms_norm};
 use crate::pool::Pool;
 use crate::route::route;
 use crate::scratch::Scratch;
-use memory::Slab;
+use memory::{Fault, MappedPart, Slab};
 use ops::{Buffer, Device, DeviceError, MemoryInfo, Op, Submission, Ticket};
 use std::sync::Arc;
 use std::time::Duration;
@@ -185,6 +185,14 @@ impl Device for Cpu {
 
     fn adopt(&mut self, slab: &Arc<Slab>, _label: &str) -> Result<Buffer, DeviceError> {
         Ok(self.memory.adopt(slab))
+    }
+
+    fn map(&mut self, part: &MappedPart, _label: &str) -> Result<Buffer, DeviceError> {
+        Ok(self.memory.map(part))
+    }
+
+    fn fault(&mut self) -> Option<Fault> {
+        self.memory.fault()
     }
 
     fn free(&mut self, buffer: Buffer) -> Result<(), DeviceError> {

@@ -3,7 +3,7 @@
 //! It knows no op.
 
 use crate::simd::outputs::Outputs;
-use memory::{HostBuffer, Slab};
+use memory::{Fault, HostBuffer, MappedPart, Slab};
 use ops::{Buffer, DeviceError, Ids, Matrix, Tensor};
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -22,6 +22,7 @@ pub(crate) fn failed(reason: impl Into<String>) -> DeviceError {
 enum Allocation {
     Owned(Owned),
     Slots(Arc<Slab>),
+    Mapped(MappedPart),
 }
 
 /// Bytes that are reached through `first` only, so that views of disjoint parts can live side by side.
@@ -60,6 +61,19 @@ impl Memory {
         self.add(Allocation::Slots(Arc::clone(slab)))
     }
 
+    /// A part of a mapped file, read in place.
+    pub(crate) fn map(&mut self, part: &MappedPart) -> Buffer {
+        self.add(Allocation::Mapped(part.clone()))
+    }
+
+    /// The first fault of a mapped file since the last call.
+    pub(crate) fn fault(&mut self) -> Option<Fault> {
+        self.buffers.iter().flatten().fold(None, |first, allocation| match allocation {
+            Allocation::Mapped(part) => first.or(part.file().take_fault()),
+            _ => first,
+        })
+    }
+
     fn add(&mut self, allocation: Allocation) -> Buffer {
         self.buffers.push(Some(allocation));
         Buffer(self.buffers.len() as u32 - 1)
@@ -91,6 +105,16 @@ impl Memory {
 
     /// A range of bytes.
     pub(crate) fn range(&self, buffer: Buffer, start: u64, bytes: u64) -> Result<&[u8], DeviceError> {
+        if let Allocation::Mapped(part) = self.get(buffer)? {
+            let (all, end) = (part.as_slice(), start.saturating_add(bytes));
+            return all.get(start as usize..end as usize).ok_or_else(|| DeviceError::OutOfRange {
+                device: NAME.into(),
+                buffer,
+                start,
+                end,
+                bytes: part.bytes(),
+            });
+        }
         let first = self.place(buffer, start, bytes)?;
         // SAFETY: the range lies inside the buffer, whose bytes started as zeros. They are written only by methods that
         // borrow the memory mutably and by views that do so as long as they live.
@@ -203,10 +227,8 @@ impl<'m> Access<'m> {
                 let numbers =
                     Tensor::new(weight.buffer, start / 4, 1, (start % 4 + bytes).div_ceil(4) as u32);
                 self.remember(numbers, false)?;
-                let first = self.memory.place(weight.buffer, start, bytes)?;
-                // SAFETY: the bytes lie inside the buffer, and `remember` keeps them from being lent for writing as long
-                // as this access lives, which borrows the memory for `'m`.
-                *range = unsafe { slice::from_raw_parts(first.as_ptr(), bytes as usize) };
+                // `remember` keeps them from being lent for writing as long as this access lives.
+                *range = self.memory.range(weight.buffer, start, bytes)?;
             }
         }
         Ok(ranges)
@@ -216,7 +238,9 @@ impl<'m> Access<'m> {
     pub(crate) fn slots(&self, buffer: Buffer) -> Result<&'m Slab, DeviceError> {
         match self.memory.get(buffer)? {
             Allocation::Slots(slab) => Ok(slab),
-            Allocation::Owned(_) => Err(failed(format!("{buffer:?} holds no slots of experts"))),
+            Allocation::Owned(_) | Allocation::Mapped(_) => {
+                Err(failed(format!("{buffer:?} holds no slots of experts")))
+            }
         }
     }
 

@@ -143,7 +143,7 @@ pub fn plan(
     limits: Limits,
 ) -> Result<Plan, PlanError> {
     check_settings(family, request)?;
-    let choices = family.dense_choices(checkpoint, request.dense)?;
+    let choices = family.dense_choices(checkpoint, request.dense, request.options.residency)?;
     let least = CHUNKS[CHUNKS.len() - 1].min(default_context(family, request));
     let asked = request;
     let request = &Request { chunk: Some(asked.chunk.unwrap_or(least)), ..asked.clone() };
@@ -274,9 +274,15 @@ fn finish(
 ) -> Result<Plan, PlanError> {
     let mut notes = sizes.dense.notes.clone();
     let without: u64 = sizes.items(request, context, None).iter().map(|i| i.1).sum();
+    let left = limits.usable() - without;
+    // Mapped weights are wanted for every token, so slots that nobody asked for take what those leave, down to the least.
+    let least =
+        sizes.least_slots(request, (Cache::Useful, limits.total)).map_or(0, |slab| slab.bytes_committed());
+    let mapped = if request.expert_cache.is_none() { sizes.dense.mapped } else { 0 };
+    let left = left.saturating_sub(mapped).max(least.min(left));
     let slab = match catalog {
         None => None,
-        Some(catalog) => Some(slots(request, limits, limits.usable() - without, catalog, &mut notes)?),
+        Some(catalog) => Some(slots(request, limits, left, catalog, &mut notes)?),
     };
     Ok(Plan {
         options: LoadOptions { dense, ..request.options.clone() },
@@ -356,7 +362,7 @@ fn smallest_plan(
     limits: Limits,
     catalog: Option<&Catalog>,
 ) -> Result<Option<String>, PlanError> {
-    let choices = family.dense_choices(checkpoint, request.dense)?;
+    let choices = family.dense_choices(checkpoint, request.dense, request.options.residency)?;
     let dense = request.dense.unwrap_or(choices[choices.len() - 1]);
     let context = request.context.unwrap_or(family.config.context.min(CONTEXT_LEAST));
     let options = LoadOptions { dense, ..request.options.clone() };

@@ -104,6 +104,17 @@ pub enum PartError {
         /// Ids from 0 to one less are valid.
         vocabulary: u32,
     },
+    /// Weights that stay in their file could not be read there.
+    #[error(
+        "the weights in {file} could not be read from byte {offset} on: the drive failed, or the file was cut off; what was computed \
+         of this step is dropped, and the file is tried again with the next one"
+    )]
+    Weights {
+        /// The file.
+        file: String,
+        /// The first byte that did not come.
+        offset: u64,
+    },
     /// A number that is not finite appeared.
     #[error("{place}, position {position}: a number is not finite; the sequence cannot go on from here")]
     NotFinite {

@@ -38,7 +38,7 @@ pub use clock::{Clock, Section, StepTimes, Wait, WaitFor, Work};
 pub use config::ConfigError;
 pub use delta_attention::DeltaConfig;
 pub use latent_attention::LatentConfig;
-pub use loader::{Dense, DenseMatrix, Embedding, Loader, Tally};
+pub use loader::{Dense, DenseMatrix, Embedding, Loader, Residency, Tally};
 pub use look_ahead::{GuessSource, LookAhead, LookAheadStatistics};
 pub use moe::Experts;
 pub use state::{Capacity, Health, State, StateError, StateLayout, StatePool};
@@ -94,7 +94,7 @@ pub enum StateField {
     Latent(usize),
 }
 
-/// What changes the numbers; printed with every result.
+/// What changes the numbers, printed with every result, and where weights lie, which changes none.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoadOptions {
     /// What activations become before they meet packed weights.
@@ -105,11 +105,19 @@ pub struct LoadOptions {
     pub layers: Option<u32>,
     /// Lossy: drop picks past this share of the weight; 1 keeps all.
     pub expert_top_p: f32,
+    /// Where matrices lie; the one field that changes no number.
+    pub residency: Residency,
 }
 
 impl Default for LoadOptions {
     fn default() -> Self {
-        LoadOptions { activations: Activations::Int15, dense: Dense::Bf16, layers: None, expert_top_p: 1.0 }
+        LoadOptions {
+            activations: Activations::Int15,
+            dense: Dense::Bf16,
+            layers: None,
+            expert_top_p: 1.0,
+            residency: Residency::Ram,
+        }
     }
 }
 
@@ -150,6 +158,17 @@ pub enum LoadError {
         found: String,
         /// The one that was asked for.
         asked: &'static str,
+    },
+    /// Weights that are to stay in their files and do not lie there as they are computed with.
+    #[error(
+        "--dense-residency mapped takes weights where they lie, and here they do not lie as --dense {asked} needs them: give it a \
+         container, which `colibri convert {makes} SRC DST` makes, or take --dense-residency ram"
+    )]
+    NotAsNeeded {
+        /// How they were to be stored.
+        asked: &'static str,
+        /// The flags that make them so.
+        makes: &'static str,
     },
     /// A weight that cannot be packed.
     #[error("{tensor}: {reason}")]
@@ -236,12 +255,25 @@ impl Family {
     /// leaves no choice.
     ///
     /// # Errors
-    /// [`LoadError::PackedOtherwise`] if the one that was `asked` for is not among them.
+    /// [`LoadError::PackedOtherwise`] if the one that was `asked` for is not among them, [`LoadError::NotAsNeeded`] if
+    /// weights that are to be mapped would have to be packed first.
     pub fn dense_choices(
         &self,
         checkpoint: &Checkpoint,
         asked: Option<Dense>,
+        residency: Residency,
     ) -> Result<Vec<Dense>, LoadError> {
+        let held = checkpoint.container().map(|container| Dense::named(&container.dense));
+        if residency == Residency::Mapped {
+            let as_needed = held.flatten().filter(|held| asked.is_none_or(|asked| asked == *held));
+            let makes = match asked {
+                Some(Dense::Bf16) => "--dense bf16",
+                Some(Dense::Int8) => "--thin --dense int8",
+                Some(Dense::Int4) | None => "--thin --dense int4",
+            };
+            let not = LoadError::NotAsNeeded { asked: asked.map_or("auto", Dense::name), makes };
+            return as_needed.map(|held| vec![held]).ok_or(not);
+        }
         let Some(container) = checkpoint.container() else { return Ok(Dense::ALL.to_vec()) };
         let choices = match Dense::named(&container.dense) {
             Some(Dense::Bf16) => Dense::ALL.to_vec(),
@@ -287,9 +319,10 @@ impl Family {
         options: &LoadOptions,
         done: &mut dyn FnMut(u64),
     ) -> Result<(Box<dyn Model>, Tally), LoadError> {
-        self.dense_choices(checkpoint, Some(options.dense))?;
+        self.dense_choices(checkpoint, Some(options.dense), options.residency)?;
         let load = |loader: &mut Loader<'_>| KimiK3::load(loader, &self.config, options);
-        let (model, tally) = Loader::run(checkpoint, device, options.dense, self.prefix, done, load)?;
+        let how = (options.dense, options.residency);
+        let (model, tally) = Loader::run(checkpoint, device, how, self.prefix, done, load)?;
         Ok((Box::new(model), tally))
     }
 

@@ -15,7 +15,7 @@ pub use packed::{DenseMatrix, pack};
 use rayon::prelude::*;
 use std::collections::BTreeMap;
 use store::reader::{ReadError, read_exact};
-use store::{Checkpoint, Dtype, Entry};
+use store::{Checkpoint, Dtype, Entry, Mappings};
 
 /// How the matrices that tolerate it are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -59,11 +59,34 @@ impl Dense {
     }
 }
 
+/// Where matrices lie that need no work before they are computed with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Residency {
+    /// In memory, read when the model is loaded.
+    #[default]
+    Ram,
+    /// In their files, mapped: the system keeps of them what memory is left for, and reads the rest again.
+    Mapped,
+}
+
+impl Residency {
+    /// The name used in settings and reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Residency::Ram => "ram",
+            Residency::Mapped => "mapped",
+        }
+    }
+}
+
 /// Bytes and parameters of what is resident, by kind (`attention`, `router`, ...) and storage (`bf16`, `int4`, ...).
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
     /// (kind, storage) to (parameters, bytes).
     pub rows: BTreeMap<(&'static str, &'static str), (u64, u64)>,
+    /// Bytes of matrices that stay in their files, mapped; they are in no row.
+    pub mapped: u64,
     /// The most bytes that buffers of the loader take at a time.
     pub buffers: u64,
     /// Matrices that are packed while they are loaded.
@@ -95,6 +118,8 @@ pub struct Loader<'a> {
     checkpoint: &'a Checkpoint,
     target: Target<'a>,
     dense: Dense,
+    /// What is mapped, if anything is to be.
+    mappings: Option<Mappings>,
     prefix: String,
     tally: Tally,
 }
@@ -123,12 +148,12 @@ impl<'a> Loader<'a> {
     pub fn run<T>(
         checkpoint: &Checkpoint,
         device: Option<&mut dyn Device>,
-        dense: Dense,
+        (dense, residency): (Dense, Residency),
         prefix: &str,
         done: &mut dyn FnMut(u64),
         load: impl Fn(&mut Loader<'_>) -> Result<T, LoadError>,
     ) -> Result<(T, Tally), LoadError> {
-        let mut looking = Loader::new(checkpoint, Target::Nowhere(Vec::new()), dense, prefix);
+        let mut looking = Loader::new(checkpoint, Target::Nowhere(Vec::new()), (dense, residency), prefix);
         let looked = load(&mut looking)?;
         let Target::Nowhere(spans) = looking.target else { unreachable!("a target stays what it is") };
         looking.tally.buffers += ahead::buffers(&spans);
@@ -141,13 +166,19 @@ impl<'a> Loader<'a> {
             }
             let _closing = ahead.closing();
             let target = Target::Device { device, ahead: &ahead, done };
-            let loaded = load(&mut Loader::new(checkpoint, target, dense, prefix))?;
+            let loaded = load(&mut Loader::new(checkpoint, target, (dense, residency), prefix))?;
             Ok((loaded, looking.tally))
         })
     }
 
-    fn new(checkpoint: &'a Checkpoint, target: Target<'a>, dense: Dense, prefix: &str) -> Self {
-        Loader { checkpoint, target, dense, prefix: prefix.into(), tally: Tally::default() }
+    fn new(
+        checkpoint: &'a Checkpoint,
+        target: Target<'a>,
+        (dense, residency): (Dense, Residency),
+        prefix: &str,
+    ) -> Self {
+        let mappings = (residency == Residency::Mapped).then(|| Mappings::new(checkpoint.files()));
+        Loader { checkpoint, target, dense, mappings, prefix: prefix.into(), tally: Tally::default() }
     }
 
     fn entry(&self, name: &str, shapes: &[&[u64]]) -> Result<Entry, LoadError> {
@@ -162,6 +193,16 @@ impl<'a> Loader<'a> {
         match &mut self.target {
             Target::Device { device, .. } => Ok(device.allocate(bytes, name)?),
             Target::Nowhere(_) => Ok(Buffer(0)),
+        }
+    }
+
+    /// A tensor as a buffer where it lies in its file; None if nothing is to be mapped.
+    fn map(&mut self, entry: &Entry, name: &str) -> Result<Option<Buffer>, LoadError> {
+        let Some(mappings) = &mut self.mappings else { return Ok(None) };
+        self.tally.mapped += entry.bytes;
+        match &mut self.target {
+            Target::Device { device, .. } => Ok(Some(device.map(&mappings.part(entry)?, name)?)),
+            Target::Nowhere(_) => Ok(Some(Buffer(0))),
         }
     }
 
@@ -247,16 +288,20 @@ impl<'a> Loader<'a> {
         (rows, cols): (u32, u32),
     ) -> Result<Matrix, LoadError> {
         let packing = if entry.dtype == Dtype::F32 { Packing::F32 } else { Packing::Bf16 };
-        let buffer = self.allocate(entry.bytes, name)?;
+        let mapped = self.map(entry, name)?;
+        let buffer = mapped.map_or_else(|| self.allocate(entry.bytes, name), Ok)?;
         let full_name = self.full_name(name);
         for start in (0..entry.bytes).step_by(LOAD_CHUNK_BYTES as usize) {
             let bytes = LOAD_CHUNK_BYTES.min(entry.bytes - start);
             self.read(entry, start, bytes, |part, device| {
                 check_finite(&full_name, start, part, entry.dtype)?;
-                Ok(device.write(buffer, start, part)?)
+                // What is mapped is read here only to be looked at.
+                if mapped.is_none() { Ok(device.write(buffer, start, part)?) } else { Ok(()) }
             })?;
         }
-        self.count(kind, packing.name(), u64::from(rows) * u64::from(cols), entry.bytes);
+        if mapped.is_none() {
+            self.count(kind, packing.name(), u64::from(rows) * u64::from(cols), entry.bytes);
+        }
         Ok(Matrix { buffer, codes: 0, scales: 0, rows, cols, packing })
     }
 

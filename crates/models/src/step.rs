@@ -242,7 +242,7 @@ fn run_batch(
         step.taps.forget(step.ops);
         step.ops.release(mark);
         step.clock.finish(step.ops);
-        outputs = outcome?;
+        outputs = outcome.or_else(|error| all_lost(&mut step).ok_or(error))?;
     }
     let mut outputs = outputs.into_iter();
     let mut next = || outputs.next().expect("every part that was admitted has an outcome");
@@ -321,6 +321,9 @@ fn admitted(
     if step.ops.device().done(last)? {
         step.experts.retire(last);
     }
+    if let Some(lost) = weights_lost(step) {
+        step.parts.iter_mut().for_each(|part| part.error = Some(lost()));
+    }
     let parts = std::mem::take(&mut step.parts);
     let mut outputs = Vec::new();
     for (((part, state), logits), taps) in parts.into_iter().zip(&mut step.states).zip(logits).zip(taps) {
@@ -336,6 +339,20 @@ fn admitted(
         });
     }
     Ok(outputs)
+}
+
+/// What parts of a step get if weights could not be read where they are mapped: nothing that was computed counts, whatever else
+/// was noticed.
+fn weights_lost(step: &mut Step<'_, '_>) -> Option<impl Fn() -> PartError + use<>> {
+    let fault = step.ops.device().fault()?;
+    Some(move || PartError::Weights { file: fault.file.clone(), offset: fault.offset })
+}
+
+/// The end of a step that the device could not finish because of such weights.
+fn all_lost(step: &mut Step<'_, '_>) -> Option<Vec<Result<Output, PartError>>> {
+    let lost = weights_lost(step)?;
+    step.states.iter_mut().for_each(|state| state.spoil());
+    Some(step.states.iter().map(|_| Err(lost())).collect())
 }
 
 /// Logits of the rows that want them, and the check that every row is finite.

@@ -6,7 +6,7 @@ use crate::device::{Device, DeviceError, MemoryInfo, Submission, Ticket};
 use crate::op::{Kind, Op, Operand};
 use crate::oracle::Oracle;
 use crate::tensor::{Buffer, Ids};
-use memory::Slab;
+use memory::{Fault, MappedPart, Slab};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -160,6 +160,16 @@ impl<D: Device> Device for Checked<D> {
         let buffer = self.oracle.adopt(slab, label)?;
         assert_eq!(buffer, self.candidate.adopt(slab, label)?, "both devices number buffers alike");
         Ok(buffer)
+    }
+
+    fn map(&mut self, part: &MappedPart, label: &str) -> Result<Buffer, DeviceError> {
+        let buffer = self.oracle.map(part, label)?;
+        assert_eq!(buffer, self.candidate.map(part, label)?, "both devices number buffers alike");
+        Ok(buffer)
+    }
+
+    fn fault(&mut self) -> Option<Fault> {
+        self.oracle.fault().or(self.candidate.fault())
     }
 
     fn free(&mut self, buffer: Buffer) -> Result<(), DeviceError> {

@@ -1,7 +1,7 @@
 //! What a device is: it holds bytes and runs ops in order. It knows no model and no file.
 use crate::op::Op;
 use crate::tensor::Buffer;
-use memory::Slab;
+use memory::{Fault, MappedPart, Slab};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -133,6 +133,24 @@ pub trait Device: Send {
     /// # Errors
     /// [`DeviceError::OutOfMemory`] where it cannot be reached in place nor copied.
     fn adopt(&mut self, slab: &Arc<Slab>, label: &str) -> Result<Buffer, DeviceError>;
+
+    /// Bytes of a mapped file as a buffer that holds matrices, read in place and never written. A device that cannot read it there
+    /// refuses.
+    ///
+    /// # Errors
+    /// [`DeviceError::Failed`] of a device that needs its weights in memory of its own.
+    fn map(&mut self, _part: &MappedPart, label: &str) -> Result<Buffer, DeviceError> {
+        Err(DeviceError::Failed {
+            device: self.name().into(),
+            reason: format!("it cannot read {label} in a mapped file; take --dense-residency ram"),
+        })
+    }
+
+    /// Whether a mapped file could not be read since the last call, and which one first: all results since then may be wrong. To
+    /// be asked when all work is done; the file is read anew afterwards.
+    fn fault(&mut self) -> Option<Fault> {
+        None
+    }
 
     /// Gives a buffer back once all work before is done.
     ///

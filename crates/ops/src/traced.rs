@@ -3,7 +3,7 @@ use crate::device::{Device, DeviceError, MemoryInfo, Submission, Ticket};
 use crate::op::Op;
 use crate::tensor::{Buffer, Ids, NONE, Tensor};
 use crate::work::{Picked, Work};
-use memory::Slab;
+use memory::{Fault, MappedPart, Slab};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -127,6 +127,14 @@ impl Device for Traced {
 
     fn adopt(&mut self, slab: &Arc<Slab>, label: &str) -> Result<Buffer, DeviceError> {
         self.device.adopt(slab, label)
+    }
+
+    fn map(&mut self, part: &MappedPart, label: &str) -> Result<Buffer, DeviceError> {
+        self.device.map(part, label)
+    }
+
+    fn fault(&mut self) -> Option<Fault> {
+        self.device.fault()
     }
 
     fn free(&mut self, buffer: Buffer) -> Result<(), DeviceError> {

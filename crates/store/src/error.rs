@@ -49,6 +49,12 @@ pub enum StoreError {
         /// The path given second.
         second: String,
     },
+    /// Weights that cannot be read where they lie.
+    #[error("{what}; take --dense-residency ram")]
+    Mapping {
+        /// Which file, and why.
+        what: String,
+    },
     /// A mirror that is none.
     #[error(
         "{shard} {what}: a mirror has the same shards under the same names; copy it again or leave --mirror away"

@@ -9,7 +9,7 @@ use crate::{embedded, interrupt, load, partial, report};
 use engine::show_bytes;
 use models::kimi_k3::names::{FAMILY, gaps};
 use models::kimi_k3::{KimiK3Config, is_kimi_k3};
-use models::{Family, LoadError, LoadOptions};
+use models::{Family, LoadError, LoadOptions, Residency};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -94,7 +94,7 @@ fn recognise(partial: &Partial) -> Result<Recognised, Failure> {
     };
     let mut problems = Vec::new();
     if whole {
-        let dense = family.dense_choices(checkpoint, None).and_then(|choices| {
+        let dense = family.dense_choices(checkpoint, None, Residency::Ram).and_then(|choices| {
             let options = LoadOptions { dense: choices[0], ..LoadOptions::default() };
             family.load(checkpoint, None, &options, &mut |_| {})
         });

@@ -2,6 +2,8 @@
 mod contents;
 #[cfg(unix)]
 mod kills;
+#[cfg(unix)]
+mod mapped;
 mod refusals;
 mod support;
 mod tokens;

@@ -61,12 +61,16 @@ impl Loader<'_> {
         }
         let layout = packing::layout(packing, rows, cols);
         let entry = self.checkpoint.require(&full_name, &[Dtype::U8], &[layout.bytes])?.clone();
+        let matrix = |buffer| Matrix { buffer, codes: 0, scales: layout.scales, rows, cols, packing };
+        if let Some(buffer) = self.map(&entry, name)? {
+            return Ok(Some(matrix(buffer)));
+        }
         let buffer = self.allocate(layout.bytes, name)?;
         for start in (0..layout.bytes).step_by(LOAD_CHUNK_BYTES as usize) {
             let bytes = LOAD_CHUNK_BYTES.min(layout.bytes - start);
             self.read(&entry, start, bytes, |part, device| Ok(device.write(buffer, start, part)?))?;
         }
         self.count(kind, packing.name(), u64::from(rows) * u64::from(cols), layout.bytes);
-        Ok(Some(Matrix { buffer, codes: 0, scales: layout.scales, rows, cols, packing }))
+        Ok(Some(matrix(buffer)))
     }
 }

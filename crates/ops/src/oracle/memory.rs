@@ -1,12 +1,13 @@
-//! The oracle's buffers: zeroed memory of its own, or the slots of experts read in place.
+//! The oracle's buffers: zeroed memory of its own, or slots of experts and parts of mapped files read in place.
 use crate::device::DeviceError;
 use crate::tensor::{Buffer, Ids, Tensor};
-use memory::{HostBuffer, Slab};
+use memory::{Fault, HostBuffer, MappedPart, Slab};
 use std::sync::Arc;
 
 pub(super) enum Allocation {
     Owned(HostBuffer),
     Slots(Arc<Slab>),
+    Mapped(MappedPart),
 }
 
 /// All buffers by number; a freed one leaves its place empty.
@@ -28,7 +29,7 @@ impl Memory {
     pub(super) fn free(&mut self, buffer: Buffer) -> Result<(), DeviceError> {
         let bytes = match self.get(buffer)? {
             Allocation::Owned(memory) => memory.as_slice().len() as u64,
-            Allocation::Slots(_) => 0,
+            Allocation::Slots(_) | Allocation::Mapped(_) => 0,
         };
         self.allocated -= bytes;
         self.buffers[buffer.0 as usize] = None;
@@ -46,10 +47,21 @@ impl Memory {
         }
     }
 
-    /// A range of an owned buffer, checked.
+    /// The first fault of a mapped file since the last call.
+    pub(super) fn fault(&self) -> Option<Fault> {
+        self.buffers.iter().flatten().fold(None, |first, allocation| match allocation {
+            Allocation::Mapped(part) => first.or(part.file().take_fault()),
+            _ => first,
+        })
+    }
+
+    /// A range of an owned buffer or a mapped file, checked.
     pub(super) fn range(&self, buffer: Buffer, start: u64, bytes: u64) -> Result<&[u8], DeviceError> {
-        let Allocation::Owned(memory) = self.get(buffer)? else { return Err(unknown(buffer)) };
-        let all = memory.as_slice();
+        let all = match self.get(buffer)? {
+            Allocation::Owned(memory) => memory.as_slice(),
+            Allocation::Mapped(part) => part.as_slice(),
+            Allocation::Slots(_) => return Err(unknown(buffer)),
+        };
         let end = start.saturating_add(bytes);
         all.get(start as usize..end as usize).ok_or(DeviceError::OutOfRange {
             device: NAME.into(),

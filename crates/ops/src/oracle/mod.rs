@@ -16,7 +16,7 @@ mod split;
 use crate::device::{Device, DeviceError, MemoryInfo, Submission, Ticket};
 use crate::op::Op;
 use crate::tensor::{Buffer, Ids, Tensor};
-use ::memory::{HostBuffer, Slab};
+use ::memory::{Fault, HostBuffer, MappedPart, Slab};
 pub use dispatch::{Kernel, with_fma};
 use memory::{Allocation, Memory, NAME};
 use split::Split;
@@ -156,6 +156,14 @@ impl Device for Oracle {
 
     fn adopt(&mut self, slab: &Arc<Slab>, _label: &str) -> Result<Buffer, DeviceError> {
         Ok(self.memory.add(Allocation::Slots(Arc::clone(slab)), 0))
+    }
+
+    fn map(&mut self, part: &MappedPart, _label: &str) -> Result<Buffer, DeviceError> {
+        Ok(self.memory.add(Allocation::Mapped(part.clone()), 0))
+    }
+
+    fn fault(&mut self) -> Option<Fault> {
+        self.memory.fault()
     }
 
     fn free(&mut self, buffer: Buffer) -> Result<(), DeviceError> {

@@ -2,7 +2,7 @@
 use crate::device::{Device, DeviceError, MemoryInfo, SPANS_KEPT, Submission, Ticket};
 use crate::op::Op;
 use crate::tensor::Buffer;
-use memory::Slab;
+use memory::{Fault, MappedPart, Slab};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
@@ -162,6 +162,16 @@ impl<D: Device> Device for Late<D> {
         let buffer = self.device.adopt(slab, label)?;
         self.buffers.insert(buffer, None);
         Ok(buffer)
+    }
+
+    fn map(&mut self, part: &MappedPart, label: &str) -> Result<Buffer, DeviceError> {
+        let buffer = self.device.map(part, label)?;
+        self.buffers.insert(buffer, Some(part.bytes()));
+        Ok(buffer)
+    }
+
+    fn fault(&mut self) -> Option<Fault> {
+        self.device.fault()
     }
 
     fn free(&mut self, buffer: Buffer) -> Result<(), DeviceError> {
