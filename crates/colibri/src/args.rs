@@ -427,6 +427,11 @@ pub(crate) struct EngineArgs {
     /// fits
     #[arg(long, value_name = "PACKING", default_value = "auto", value_parser = values::dense)]
     pub(crate) dense: values::DenseChoice,
+    /// Where the weights that every token needs lie: ram, read when the model is loaded; mapped, in the files of a container that `colibri convert` wrote with
+    /// this --dense, of which the system keeps what memory is left for and reads the rest again, for machines with less memory than
+    /// the weights take. Not on Windows; changes no result
+    #[arg(long, value_name = "WHERE", default_value = "ram", value_parser = values::residency)]
+    pub(crate) dense_residency: models::Residency,
     /// Lossy below 1: drop a token's experts past this share of its router weight, above 0 to 1
     #[arg(long, value_name = "P", default_value = "1", value_parser = values::share, allow_negative_numbers = true)]
     pub(crate) expert_top_p: f32,

@@ -247,6 +247,7 @@ pub(crate) fn request(args: &EngineArgs, layers: Option<u32>, copies: u64) -> Re
         activations: args.activations,
         layers,
         expert_top_p: args.expert_top_p,
+        residency: args.dense_residency,
         ..LoadOptions::default()
     };
     Request {

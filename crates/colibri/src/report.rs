@@ -26,6 +26,7 @@ pub(crate) struct Settings {
     device: &'static str,
     activations: &'static str,
     dense: &'static str,
+    dense_residency: &'static str,
     /// The first layers only; None: all.
     layers: Option<u32>,
     #[serde(serialize_with = "decimal")]
@@ -63,6 +64,7 @@ impl Settings {
             device: args.device.name(),
             activations: plan.options.activations.name(),
             dense: plan.options.dense.name(),
+            dense_residency: plan.options.residency.name(),
             layers: plan.options.layers,
             expert_top_p: plan.options.expert_top_p,
             chunk: plan.chunk,
@@ -165,11 +167,21 @@ pub(crate) fn paragraph(text: &str, indent: usize, columns: usize) -> String {
 /// Settings, planned memory and notes, before anything is loaded.
 pub(crate) fn announce(settings: &Settings, plan: &Plan, model: &Model) {
     tell(&settings.lines(Stream::Error.columns()));
-    tell("planned memory (weights are read, not mapped):");
+    let mapped = plan.dense.mapped;
+    tell(match mapped {
+        0 => "planned memory (weights are read, not mapped):",
+        _ => "planned memory (most dense weights are mapped and not in it):",
+    });
     for (what, bytes) in &plan.items {
         tell(&format!("{:>10}  {what}", show_bytes(*bytes)));
     }
     tell(&format!("{:>10}  in all", show_bytes(plan.bytes())));
+    if mapped > 0 {
+        tell(&format!(
+            "{:>10}  of weights are mapped: kept as far as memory is left, read again beyond that",
+            show_bytes(mapped)
+        ));
+    }
     for note in model.checkpoint.notes().iter().chain(&model.notes).chain(&plan.notes) {
         tell(&format!("note: {note}"));
     }
@@ -373,8 +385,11 @@ impl ExpertStats {
 }
 
 #[derive(Debug, Serialize)]
+#[expect(clippy::struct_field_names, reason = "the names of the answer's fields")]
 struct MemoryStats {
     planned_bytes: u64,
+    /// Weights that stay in their files, beside what is planned.
+    mapped_bytes: u64,
     /// None where the system does not tell.
     peak_bytes: Option<u64>,
 }
@@ -438,7 +453,11 @@ impl Stats {
                 slots_least: governed.slots_least,
                 guesses: engine.look_ahead_statistics().as_ref().and_then(GuessStats::of),
             },
-            memory: MemoryStats { planned_bytes: plan.bytes(), peak_bytes: machine::peak_memory().ok() },
+            memory: MemoryStats {
+                planned_bytes: plan.bytes(),
+                mapped_bytes: plan.dense.mapped,
+                peak_bytes: machine::peak_memory().ok(),
+            },
         }
     }
 

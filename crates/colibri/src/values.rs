@@ -249,6 +249,12 @@ impl Switch {
 }
 
 /// By name.
+pub(crate) fn residency(text: &str) -> Result<models::Residency, String> {
+    let all = [models::Residency::Ram, models::Residency::Mapped];
+    all.into_iter().find(|residency| residency.name() == text).ok_or_else(|| "expected ram or mapped".into())
+}
+
+/// By name.
 pub(crate) fn switch(text: &str) -> Result<Switch, String> {
     match text {
         "on" => Ok(Switch(true)),

@@ -37,6 +37,8 @@ fn a_container_answers_as_its_source_does_and_says_what_it_is() {
         let found = run(text_of(&place), &[]).good();
         assert_eq!(found["ids"], expected["ids"]);
         assert_eq!(found["settings"]["dense"], flags[1]);
+        #[cfg(unix)]
+        mapped_weights_answer_alike(text_of(&place), &found["ids"]);
         let (kind, message) = run(text_of(&place), &["--dense", "bf16"]).error(2);
         assert!(kind == "usage" && message.contains("colibri convert SRC DST --dense bf16"), "{message}");
         let inspected = colibri(&["inspect", "--json", "--deep", "--model", text_of(&place)]).good();
@@ -54,6 +56,19 @@ fn a_container_answers_as_its_source_does_and_says_what_it_is() {
         assert_eq!(again.good()["written"]["was_complete"], true);
         assert!(again.stderr.contains("there already"), "{}", again.stderr);
     }
+}
+
+#[cfg(unix)]
+fn mapped_weights_answer_alike(model: &str, expected: &serde_json::Value) {
+    let answer = run(model, &["--dense-residency", "mapped"]);
+    let found = answer.good();
+    assert_eq!((&found["ids"], &found["settings"]["dense_residency"]), (expected, &"mapped".into()));
+    assert!(found["stats"]["memory"]["mapped_bytes"].as_u64().unwrap() > 1_000_000, "{found}");
+    assert!(
+        answer.stderr.contains("of weights are mapped: kept as far as memory is left"),
+        "{}",
+        answer.stderr
+    );
 }
 
 #[test]

@@ -79,6 +79,12 @@ fn rows(place: &Path) -> Vec<Row> {
         row("look-ahead", json!("off"), Seen::In("look_ahead")),
         // The embedded model has no checksums.
         row("check-experts", json!("on"), Seen::That(|_, with| with.error(2).1.contains("has no checksum"))),
+        // The embedded model is no container.
+        row(
+            "dense-residency",
+            json!("mapped"),
+            Seen::That(|_, with| with.error(2).1.contains("colibri convert --thin --dense int4 SRC DST")),
+        ),
         row("governor", json!("off"), Seen::In("governor")),
         row("threads", json!(3), Seen::In("threads")),
         row("activations", json!("int8"), Seen::In("activations")),

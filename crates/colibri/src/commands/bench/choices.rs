@@ -50,7 +50,7 @@ fn own(args: &BenchArgs) -> [(&'static str, bool, &'static [What]); 8] {
 }
 
 /// Settings that do not act on everything.
-const SETTINGS: [(&str, &[What]); 15] = [
+const SETTINGS: [(&str, &[What]); 16] = [
     ("chunk", STEPS),
     ("context", STEPS),
     ("expert-cache", STEPS),
@@ -65,6 +65,7 @@ const SETTINGS: [(&str, &[What]); 15] = [
     ("check-experts", STEPS),
     ("governor", STEPS),
     ("dense", &[What::Kernels, What::Decode, What::Prefill, What::Context]),
+    ("dense-residency", STEPS),
     ("device", &[What::Kernels, What::Decode, What::Prefill, What::Context]),
 ];
 

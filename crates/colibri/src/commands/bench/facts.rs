@@ -53,6 +53,7 @@ pub(crate) fn settings(args: &BenchArgs, model: &Model, threads: usize) -> Map<S
         "device": engine.device.name(),
         "activations": engine.activations.name(),
         "chunk": engine.chunk,
+        "dense_residency": engine.dense_residency.name(),
         "threads": threads,
         "io": engine.io.name(),
         "mirror": engine.mirror,
