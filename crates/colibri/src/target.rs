@@ -1,9 +1,10 @@
 //! Where a file of results may be written: nothing but a regular file is ever replaced, and nothing of a model. Knows
 //! paths, not what is written.
 use crate::errors::Failure;
+use crate::interrupt;
 use std::ffi::OsString;
-use std::fs;
-use std::io::ErrorKind;
+use std::fs::{self, OpenOptions};
+use std::io::{ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 
 /// A place where a file may be written.
@@ -40,6 +41,32 @@ impl Target {
     /// What it is called until it is whole.
     pub(crate) fn temporary(&self) -> &Path {
         &self.temporary
+    }
+
+    /// Writes a whole file under another name and gives it its own when it is there. Nobody else can read it.
+    ///
+    /// # Errors
+    /// What the system says; the file that was there before is still there then.
+    pub(crate) fn replace(&self, bytes: &[u8]) -> Result<(), Failure> {
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true);
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        let mut unfinished = interrupt::unfinished();
+        let failed = |source| Failure::io("writing", &self.file)(source);
+        let mut file = options.open(&self.temporary).map_err(failed)?;
+        *unfinished = Some(self.temporary.clone());
+        drop(unfinished);
+        let written = file.write_all(bytes).and_then(|()| file.sync_all());
+        drop(file);
+        let mut unfinished = interrupt::unfinished();
+        let named = written.and_then(|()| fs::rename(&self.temporary, &self.file));
+        if named.is_err() {
+            // What failed is said; a leftover is not worth another word.
+            let _ = fs::remove_file(&self.temporary);
+        }
+        *unfinished = None;
+        named.map_err(failed)
     }
 }
 

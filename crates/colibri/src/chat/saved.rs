@@ -2,12 +2,11 @@
 //! in the JSON decides; a state that does not belong to it is worth nothing and does no harm. Knows no terminal.
 use super::record::Record;
 use crate::errors::Failure;
-use crate::interrupt;
 use crate::target::Target;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read as _, Write as _};
+use std::fs::{self, File};
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use text::chat::{ChatOptions, Effort};
 
@@ -106,12 +105,13 @@ pub(crate) fn save(file: &Path, models: &[PathBuf], chat: Chat, state: Option<&[
                 path.display()
             )));
         }
-        write(&place, state)?;
+        place.replace(state)?;
     }
     let content = Content { format: FORMAT.into(), version: VERSION, checksum: checksum(&chat)?, chat };
-    let mut text = serde_json::to_vec(&content).map_err(|error| failed(file, error.into()))?;
+    let mut text =
+        serde_json::to_vec(&content).map_err(|error| Failure::io("writing", file)(error.into()))?;
     text.push(b'\n');
-    write(&target, &text)
+    target.replace(&text)
 }
 
 /// Reads a conversation of this model.
@@ -208,31 +208,4 @@ fn begins_alike(path: &Path, bytes: &[u8]) -> bool {
         Ok(()) => bytes.starts_with(&begin),
         Err(error) => error.kind() == io::ErrorKind::NotFound,
     }
-}
-
-fn failed(path: &Path, source: io::Error) -> Failure {
-    Failure::io("writing", path)(source)
-}
-
-/// Writes a file under another name and gives it its own when it is whole. Nobody else can read it.
-fn write(target: &Target, bytes: &[u8]) -> Result<(), Failure> {
-    let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    let mut unfinished = interrupt::unfinished();
-    let file = options.open(target.temporary()).map_err(|source| failed(target.path(), source))?;
-    *unfinished = Some(target.temporary().to_owned());
-    drop(unfinished);
-    let mut file = file;
-    let written = file.write_all(bytes).and_then(|()| file.sync_all());
-    drop(file);
-    let mut unfinished = interrupt::unfinished();
-    let named = written.and_then(|()| fs::rename(target.temporary(), target.path()));
-    if named.is_err() {
-        // What failed is said; a leftover is not worth another word.
-        let _ = fs::remove_file(target.temporary());
-    }
-    *unfinished = None;
-    named.map_err(|source| failed(target.path(), source))
 }

@@ -11,10 +11,12 @@ use crate::args::{BenchArgs, What};
 use crate::errors::Failure;
 use crate::load::{self, Model};
 use crate::probe::disk::Disk;
+use crate::probe::facts::MachineFacts;
 use crate::probe::floor::{Bound, Rates};
 use crate::probe::kernels::{self, Desk, Kernel};
 use crate::probe::machine::{Limit, LimitArm, Machine, Pages};
 use crate::probe::samples::{Sample, Spread, in_turn};
+use crate::probe::tokens::Tokens;
 use crate::records::Records;
 use crate::work::{Demand, Planned, Work};
 use crate::{interrupt, report};
@@ -27,7 +29,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
-use steps::{Arm, DECODE_CONTEXT, Guessed, Steps, Task, Tokens};
+use steps::{Arm, DECODE_CONTEXT, Guessed, Steps, Task};
 
 /// Bytes below which reading may be answered by a processor's cache.
 const BYTES_ENOUGH: u64 = 1_000_000_000;
@@ -118,7 +120,7 @@ impl<'a> Bench<'a> {
             bench: VERSION,
             what: args.what.name().to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            machine: facts::machine(cores)?,
+            machine: MachineFacts::of_machine()?,
             model: facts::model(model),
             settings,
             limits: BTreeMap::new(),
@@ -228,7 +230,7 @@ impl<'a> Bench<'a> {
     /// Steps of the loaded model.
     fn steps(&mut self, mut tasks: Vec<Task>) -> Result<(), Failure> {
         let (args, model) = (self.args, self.model);
-        let tokens = self.tokens()?;
+        let tokens = Tokens::new(model, args.text.as_deref())?;
         let longest = self.fitting(&mut tasks)?;
         let mut request = load::request(&args.engine, None, 1);
         request.context.get_or_insert(longest);
@@ -281,19 +283,6 @@ impl<'a> Bench<'a> {
             self.record.rows.push(row);
         }
         Ok(())
-    }
-
-    /// What is fed.
-    fn tokens(&self) -> Result<Tokens, Failure> {
-        let Some(path) = &self.args.text else {
-            return Ok(Tokens::Random { state: 1, vocabulary: self.model.family.config.vocabulary });
-        };
-        let text = std::fs::read_to_string(path).map_err(Failure::io("reading", path))?;
-        let ids = facts::ids(&load::tokenizer(self.model)?, &text)?;
-        if ids.is_empty() {
-            return Err(Failure::Usage(format!("--text {}: the text is empty", path.display())));
-        }
-        Ok(Tokens::Text { ids, next: 0 })
     }
 
     /// Leaves out what this model's or the asked context is too short for; the positions that the rest needs.

@@ -97,6 +97,18 @@ pub(crate) fn quantile(values: &[f64], share: f64) -> f64 {
     below + (above - below) * place.fract()
 }
 
+/// Seconds in words: with three digits and the unit that fits.
+pub(crate) fn duration(seconds: f64) -> String {
+    if seconds == 0.0 {
+        return "0 s".to_owned();
+    }
+    let units = [(1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")];
+    let (size, unit) = *units.iter().find(|(size, _)| seconds >= *size).unwrap_or(&units[3]);
+    let value = seconds / size;
+    let digits = if value < 9.995 { 2 } else { usize::from(value < 99.95) };
+    format!("{value:.digits$} {unit}")
+}
+
 /// What the system has counted for this process, as far as it tells.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
@@ -317,6 +329,12 @@ mod tests {
         assert_eq!(samples[1].len(), 6);
         let stopped = in_turn(&mut arms, 3, &AtomicBool::new(true), |_| Ok(sample(1.0, false)));
         assert!(stopped.is_err_and(|failure| failure.exit_code() == 130));
+    }
+
+    #[test]
+    fn durations_have_three_digits() {
+        let shown = [1.0, 0.5, 0.012_345, 1.5e-5, 2e-7, 0.0, 123.4].map(duration);
+        assert_eq!(shown, ["1.00 s", "500 ms", "12.3 ms", "15.0 us", "200 ns", "0 s", "123 s"]);
     }
 
     #[cfg(target_os = "linux")]

@@ -2,8 +2,9 @@
 //! difference is seen where chance alone would set the repeats of one so far apart from those of the other in less than
 //! one case of a hundred (rank sum test of Mann and Whitney, both directions), and where the medians differ by 2 %.
 use super::record::{Record, Row, VERSION};
-use super::table::{duration, paragraph};
+use super::table::paragraph;
 use crate::errors::Failure;
+use crate::probe::samples::duration;
 use crate::report::counted;
 use serde::Serialize;
 use serde_json::{Map, Value, json};

@@ -1,32 +1,9 @@
-//! In what circumstances is measured: the machine, the model, the settings. Measures nothing.
+//! In what circumstances is measured: the model and the settings. Measures nothing.
 use super::choices;
-use super::record::{MachineFacts, ModelFacts};
+use super::record::ModelFacts;
 use crate::args::BenchArgs;
-use crate::errors::Failure;
 use crate::load::Model;
-use cpu::Level;
-use memory::machine;
 use serde_json::{Map, Value, json};
-use sysinfo::{CpuRefreshKind, RefreshKind, System};
-use text::{Segment, Tiktoken, Tokenizer as _};
-
-/// This machine, of which this process may use so many cores.
-pub(crate) fn machine(cores: usize) -> Result<MachineFacts, Failure> {
-    let wanted = RefreshKind::nothing().with_cpu(CpuRefreshKind::nothing());
-    // What the system does not tell is no reason not to measure.
-    let system = System::new_with_specifics(wanted).ok();
-    let processor = system.and_then(|all| all.cpus().first().map(|cpu| cpu.brand().trim().to_owned()));
-    let name = System::name().unwrap_or_else(|_| std::env::consts::OS.to_owned());
-    let version = System::kernel_version().unwrap_or_default();
-    Ok(MachineFacts {
-        processor: processor.filter(|name| !name.is_empty()).unwrap_or_else(|| "unknown processor".into()),
-        architecture: std::env::consts::ARCH.to_owned(),
-        instructions: Level::best().name().to_owned(),
-        cores,
-        memory_bytes: machine::total_memory()?,
-        system: format!("{name} {version}").trim().to_owned(),
-    })
-}
 
 /// The model.
 pub(crate) fn model(model: &Model) -> ModelFacts {
@@ -75,9 +52,4 @@ pub(crate) fn settings(args: &BenchArgs, model: &Model, threads: usize) -> Map<S
         Value::Object(settings) => settings,
         _ => unreachable!("an object is written as one"),
     }
-}
-
-/// The tokens of a text.
-pub(crate) fn ids(tokenizer: &Tiktoken, text: &str) -> Result<Vec<u32>, Failure> {
-    Ok(tokenizer.encode(&[Segment::Text(text)])?)
 }

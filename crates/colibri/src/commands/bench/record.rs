@@ -1,4 +1,5 @@
 //! What `bench` leaves: one object of JSON, read again by `--compare`. Its shape has a version.
+use crate::probe::facts::MachineFacts;
 use crate::probe::floor::{Floor, Piece, Rates};
 use crate::probe::samples::Spread;
 use serde::{Deserialize, Serialize};
@@ -33,19 +34,6 @@ pub(crate) struct Record {
     pub(crate) disturbed: bool,
     /// What was not done as asked, and what a reader has to know.
     pub(crate) notes: Vec<String>,
-}
-
-/// What tells machines apart; nothing of who owns one.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct MachineFacts {
-    pub(crate) processor: String,
-    pub(crate) architecture: String,
-    /// The instructions that kernels use.
-    pub(crate) instructions: String,
-    /// That this process may use.
-    pub(crate) cores: usize,
-    pub(crate) memory_bytes: u64,
-    pub(crate) system: String,
 }
 
 /// What tells models apart, as far as speed goes.

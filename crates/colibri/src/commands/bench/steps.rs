@@ -4,6 +4,7 @@ use super::record::{CacheFacts, OpShare, Profile, Row, Sections};
 use crate::errors::Failure;
 use crate::probe::floor::{Piece, Rates};
 use crate::probe::samples::{Sample, Spread, Watch};
+use crate::probe::tokens::Tokens;
 use engine::{Engine, Session};
 use models::{GuessSource, Logits, Section};
 use ops::{Trace, Work};
@@ -79,34 +80,6 @@ impl Task {
 /// Passes of a task at most: as many again may be disturbed, and two look at the ops.
 fn passes(repeats: u32) -> u32 {
     2 * repeats + 2
-}
-
-/// Tokens to feed: those of a text over and over, or seeded random ones.
-pub(crate) enum Tokens {
-    Text { ids: Vec<u32>, next: usize },
-    Random { state: u64, vocabulary: u32 },
-}
-
-impl Tokens {
-    /// The next so many.
-    pub(crate) fn take(&mut self, count: u32) -> Vec<u32> {
-        (0..count).map(|_| self.next()).collect()
-    }
-
-    fn next(&mut self) -> u32 {
-        match self {
-            Tokens::Text { ids, next } => {
-                let id = ids[*next % ids.len()];
-                *next += 1;
-                id
-            }
-            Tokens::Random { state, vocabulary } => {
-                *state =
-                    state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                ((*state >> 33) % u64::from(*vocabulary)) as u32
-            }
-        }
-    }
 }
 
 /// Tokens that were fed before, each with what it picked in every layer.
@@ -358,15 +331,6 @@ impl Steps<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn texts_come_again_and_random_tokens_are_the_models() {
-        let mut text = Tokens::Text { ids: vec![5, 6, 7], next: 0 };
-        assert_eq!((text.take(2), text.take(3)), (vec![5, 6], vec![7, 5, 6]));
-        let mut random = Tokens::Random { state: 1, vocabulary: 10 };
-        let ids = random.take(1000);
-        assert!(ids.iter().all(|id| *id < 10) && (0..10).all(|id| ids.contains(&id)));
-    }
 
     #[test]
     fn so_many_guesses_are_right() {

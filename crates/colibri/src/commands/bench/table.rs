@@ -1,5 +1,6 @@
 //! The record for people, in 80 columns. Knows no measurement.
 use super::record::{Profile, Record, Row};
+use crate::probe::samples::duration;
 use std::fmt::Write as _;
 
 /// All of it.
@@ -140,18 +141,6 @@ pub(crate) fn paragraph(words: &str) -> String {
     text + "\n"
 }
 
-/// With three digits and the unit that fits.
-pub(crate) fn duration(seconds: f64) -> String {
-    if seconds == 0.0 {
-        return "0 s".to_owned();
-    }
-    let units = [(1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")];
-    let (size, unit) = *units.iter().find(|(size, _)| seconds >= *size).unwrap_or(&units[3]);
-    let value = seconds / size;
-    let digits = if value < 9.995 { 2 } else { usize::from(value < 99.95) };
-    format!("{value:.digits$} {unit}")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -162,11 +151,5 @@ mod tests {
         let text = paragraph(&words);
         assert!(text.lines().count() == 3 && text.lines().all(|line| line.chars().count() <= 80), "{text}");
         assert!(text.ends_with("end\n") && text.lines().skip(1).all(|line| line.starts_with("  word")));
-    }
-
-    #[test]
-    fn durations_have_three_digits() {
-        let shown = [1.0, 0.5, 0.012_345, 1.5e-5, 2e-7, 0.0, 123.4].map(duration);
-        assert_eq!(shown, ["1.00 s", "500 ms", "12.3 ms", "15.0 us", "200 ns", "0 s", "123 s"]);
     }
 }

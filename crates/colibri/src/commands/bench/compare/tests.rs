@@ -1,6 +1,7 @@
 //! Verdicts by hand, and refusals.
-use super::super::record::{MachineFacts, ModelFacts};
+use super::super::record::ModelFacts;
 use super::*;
+use crate::probe::facts::MachineFacts;
 use crate::probe::floor::{Piece, Rates};
 use crate::probe::samples::{Sample, Spread};
 
