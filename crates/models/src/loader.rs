@@ -15,7 +15,7 @@ pub use packed::{DenseMatrix, pack};
 use rayon::prelude::*;
 use std::collections::BTreeMap;
 use store::reader::{ReadError, read_exact};
-use store::{Checkpoint, Dtype, Entry, Mappings};
+use store::{Checkpoint, Dtype, Entry, Mappings, StoreError};
 
 /// How the matrices that tolerate it are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -93,6 +93,8 @@ pub struct Tally {
     pub packed: Vec<DenseMatrix>,
     /// What was not done as asked, in words.
     pub notes: Vec<String>,
+    /// Bytes in the checkpoint of every tensor that was asked for, by full name.
+    pub stored: BTreeMap<String, u64>,
 }
 
 impl Tally {
@@ -137,7 +139,10 @@ const LOAD_CHUNK_BYTES: u64 = 4 << 20;
 /// Bytes that one thread looks through for numbers that are not finite.
 const CHECK_BYTES: usize = 1 << 16;
 
+/// How matrices and gains are stored, as in the release first ...
 const FLOATS: [Dtype; 2] = [Dtype::Bf16, Dtype::F32];
+/// ... and numbers of which all digits count.
+const NUMBERS: [Dtype; 2] = [Dtype::F32, Dtype::Bf16];
 
 impl<'a> Loader<'a> {
     /// Runs `load` with a loader that only looks, then with one that reads onto `device`, if there is one. `done` hears how
@@ -158,6 +163,9 @@ impl<'a> Loader<'a> {
         let Target::Nowhere(spans) = looking.target else { unreachable!("a target stays what it is") };
         looking.tally.buffers += ahead::buffers(&spans);
         let Some(device) = device else { return Ok((looked, looking.tally)) };
+        if let Some(missing) = checkpoint.absent() {
+            return Err(StoreError::MissingShards(Box::new(missing.clone())).into());
+        }
         drop(looked);
         let ahead = Ahead::new(checkpoint, spans, ahead::AHEAD_BYTES);
         std::thread::scope(|scope| {
@@ -181,8 +189,11 @@ impl<'a> Loader<'a> {
         Loader { checkpoint, target, dense, mappings, prefix: prefix.into(), tally: Tally::default() }
     }
 
-    fn entry(&self, name: &str, shapes: &[&[u64]]) -> Result<Entry, LoadError> {
-        Ok(self.checkpoint.require_any(&self.full_name(name), &FLOATS, shapes)?.clone())
+    fn entry(&mut self, name: &str, dtypes: &[Dtype], shapes: &[&[u64]]) -> Result<Entry, LoadError> {
+        let full_name = self.full_name(name);
+        let entry = self.checkpoint.entry_any(&full_name, dtypes, shapes)?;
+        self.tally.stored.insert(full_name, entry.bytes);
+        Ok(entry)
     }
 
     fn full_name(&self, name: &str) -> String {
@@ -247,7 +258,7 @@ impl<'a> Loader<'a> {
         if let Some(matrix) = self.already_packed(kind, name, (rows, cols))? {
             return Ok(matrix);
         }
-        let entry = self.entry(name, &[&[rows.into(), cols.into()]])?;
+        let entry = self.entry(name, &FLOATS, &[&[rows.into(), cols.into()]])?;
         match self.dense.packing() {
             Some(packing) if cols.is_multiple_of(packing::GROUP as u32) => {
                 self.packed(kind, name, &entry, (rows, cols), packing)
@@ -276,7 +287,7 @@ impl<'a> Loader<'a> {
         rows: u32,
         cols: u32,
     ) -> Result<Matrix, LoadError> {
-        let entry = self.entry(name, &[&[rows.into(), cols.into()]])?;
+        let entry = self.entry(name, &FLOATS, &[&[rows.into(), cols.into()]])?;
         self.stored(kind, name, &entry, (rows, cols))
     }
 
@@ -351,7 +362,7 @@ impl<'a> Loader<'a> {
         (rows, cols): (u32, u32),
         source: impl Fn(u32, u32) -> (u32, u32) + Sync,
     ) -> Result<Matrix, LoadError> {
-        let entry = self.entry(name, &[&[stored.0.into(), stored.1.into()]])?;
+        let entry = self.entry(name, &FLOATS, &[&[stored.0.into(), stored.1.into()]])?;
         let packing = if entry.dtype == Dtype::F32 { Packing::F32 } else { Packing::Bf16 };
         let width = (entry.dtype.bits() / 8) as usize;
         let bytes = u64::from(rows) * u64::from(cols) * width as u64;
@@ -385,7 +396,7 @@ impl<'a> Loader<'a> {
         (rows, cols): (u32, u32),
         shapes: &[&[u64]],
     ) -> Result<Tensor, LoadError> {
-        let values = self.values(name, shapes, rows as usize * cols as usize)?;
+        let values = self.values_of(name, &NUMBERS, shapes, rows as usize * cols as usize)?;
         self.place(kind, name, (rows, cols), &values)
     }
 
@@ -401,7 +412,11 @@ impl<'a> Loader<'a> {
         other: &[u64],
     ) -> Result<Tensor, LoadError> {
         let full_name = format!("{}{name}", self.prefix);
-        let stored = self.checkpoint.find(&full_name)?.shape.clone();
+        // Of an absent shard it is taken to be without padding.
+        let stored = self
+            .checkpoint
+            .tensor(&full_name)
+            .map_or_else(|| [u64::from(cols)].into(), |entry| entry.shape.clone());
         let longer = stored.len() == 1 && stored[0] >= u64::from(cols);
         let shape = if longer { &*stored } else { other };
         self.numbers(kind, name, (1, cols), &[shape, &[u64::from(cols)]])
@@ -412,7 +427,8 @@ impl<'a> Loader<'a> {
     /// # Errors
     /// The store's or the device's.
     pub fn gain(&mut self, name: &str, cols: u32) -> Result<Tensor, LoadError> {
-        self.numbers("norms", name, (1, cols), &[&[cols.into()]])
+        let values = self.values(name, &[&[cols.into()]], cols as usize)?;
+        self.place("norms", name, (1, cols), &values)
     }
 
     /// The first `count` numbers of a tensor; zeros if this loader only looks.
@@ -420,7 +436,17 @@ impl<'a> Loader<'a> {
     /// # Errors
     /// The store's.
     pub fn values(&mut self, name: &str, shapes: &[&[u64]], count: usize) -> Result<Vec<f32>, LoadError> {
-        let entry = self.entry(name, shapes)?;
+        self.values_of(name, &FLOATS, shapes, count)
+    }
+
+    fn values_of(
+        &mut self,
+        name: &str,
+        dtypes: &[Dtype],
+        shapes: &[&[u64]],
+        count: usize,
+    ) -> Result<Vec<f32>, LoadError> {
+        let entry = self.entry(name, dtypes, shapes)?;
         let full_name = self.full_name(name);
         let mut values = vec![0.0; count];
         self.read(&entry, 0, entry.bytes, |stored, _| {
@@ -509,8 +535,8 @@ impl Embedding {
     ///
     /// # Errors
     /// The store's.
-    pub fn find(loader: &Loader<'_>, name: &str, vocabulary: u32, width: u32) -> Result<Self, LoadError> {
-        let entry = loader.entry(name, &[&[vocabulary.into(), width.into()]])?;
+    pub fn find(loader: &mut Loader<'_>, name: &str, vocabulary: u32, width: u32) -> Result<Self, LoadError> {
+        let entry = loader.entry(name, &FLOATS, &[&[vocabulary.into(), width.into()]])?;
         Ok(Embedding { entry, files: loader.checkpoint.files(), width })
     }
 

@@ -30,6 +30,9 @@ pub const SINGLE: &str = "model.safetensors";
 /// Largest config we parse; real ones have some kilobytes.
 const CONFIG_BYTES_MAX: u64 = 4 << 20;
 
+/// In the place of a file: the shard that holds a tensor is not there.
+pub const ABSENT: FileId = FileId(u32::MAX - 1);
+
 /// An opened checkpoint: the table of its tensors and its configs. Half a million tensors take about 100 MB; when
 /// all entries that will be needed are copied out, drop it and keep [`Checkpoint::files`].
 pub struct Checkpoint {
@@ -40,6 +43,10 @@ pub struct Checkpoint {
     pub(crate) shards: Vec<FileId>,
     /// Names in `.safetensors` files that are not shards of the checkpoint; sorted.
     pub(crate) unindexed: Vec<(Box<str>, FileId)>,
+    /// Names that the index has in shards that are not there; sorted. Empty unless it was opened for a plan.
+    pub(crate) promised: Vec<Box<str>>,
+    absent: Option<MissingShards>,
+    total_size: Option<u64>,
     config: Value,
     config_bytes: Vec<u8>,
     generation_config: Option<Value>,
@@ -82,16 +89,31 @@ impl Checkpoint {
     /// # Errors
     /// As [`Checkpoint::open`].
     pub fn from_files(files: Arc<dyn Files>) -> Result<Checkpoint, StoreError> {
+        Checkpoint::opened(files, false)
+    }
+
+    /// Opens a model of which shards may be absent or unfinished, as long as its index names them: for plans. What they hold
+    /// is known by name only; [`Checkpoint::entry_any`] takes it to be what is asked for, and nothing of it can be read.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::open`]; shards that are there must be good.
+    pub fn open_for_plan(directories: &[PathBuf]) -> Result<Checkpoint, StoreError> {
+        Checkpoint::opened(Arc::new(DiskFiles::open(&container::directories(directories)?)?), true)
+    }
+
+    fn opened(files: Arc<dyn Files>, for_plan: bool) -> Result<Checkpoint, StoreError> {
         let sources = container::sources(&*files)?;
-        let mut opening = Opening { files: &*files, sources, container: None, notes: Vec::new() };
+        let mut opening = Opening { files: &*files, for_plan, sources, container: None, notes: Vec::new() };
         let (config, config_bytes) = opening.config()?;
         let generation_config = opening.generation_config()?;
         let index = opening.index()?;
-        let shards = opening.shards(index.as_ref())?;
-        let tensors = opening.tensors(&shards, index.as_ref())?;
-        if let Some(index) = &index {
-            opening.compare(index, &shards, &tensors)?;
-        }
+        let (places, absent) = opening.shards(index.as_ref())?;
+        let shards: Vec<FileId> = places.iter().flatten().copied().collect();
+        let tensors = opening.tensors(&places, index.as_ref())?;
+        let promised = match &index {
+            Some(index) => opening.compare(index, &places, &tensors)?,
+            None => Vec::new(),
+        };
         let unindexed = opening.unindexed(&shards, &tensors)?;
         let Opening { notes, container, .. } = opening;
         for note in &notes {
@@ -103,6 +125,9 @@ impl Checkpoint {
             tensors,
             shards,
             unindexed,
+            promised,
+            absent,
+            total_size: index.and_then(|index| index.total_size),
             config,
             config_bytes,
             generation_config,
@@ -159,6 +184,18 @@ impl Checkpoint {
         &self.shards
     }
 
+    /// The shards that are not there; None of a whole checkpoint, which every one is that was not opened for a plan.
+    #[must_use]
+    pub fn absent(&self) -> Option<&MissingShards> {
+        self.absent.as_ref()
+    }
+
+    /// Bytes of all tensors, as the index says.
+    #[must_use]
+    pub fn total_size(&self) -> Option<u64> {
+        self.total_size
+    }
+
     /// Directory and name of a file, for messages.
     #[must_use]
     pub fn file_name(&self, file: FileId) -> String {
@@ -175,9 +212,14 @@ impl Checkpoint {
     }
 }
 
+/// The shards by their places in the index, as far as they are there; and those that are not.
+type FoundShards = (Vec<Option<FileId>>, Option<MissingShards>);
+
 /// A checkpoint being opened.
 struct Opening<'f> {
     files: &'f dyn Files,
+    /// Whether shards may be absent.
+    for_plan: bool,
     /// Shards that a thin container refers to.
     sources: Option<Sources>,
     container: Option<Container>,
@@ -221,32 +263,41 @@ impl Opening<'_> {
         Index::parse(&bytes, &self.files.location(file)).map(Some)
     }
 
-    /// The files that hold the weights, in the order of the index.
-    fn shards(&self, index: Option<&Index>) -> Result<Vec<FileId>, StoreError> {
+    /// The files that hold the weights, in the order of the index, and what is said of those that are not there.
+    fn shards(&self, index: Option<&Index>) -> Result<FoundShards, StoreError> {
         let places = self.places();
         let single = [Box::from(SINGLE)];
         let names = index.map_or(&single[..], |index| &index.shards);
         let mut shards = Vec::with_capacity(names.len());
         for name in names {
             match places.get(&**name).map_or(&[][..], Vec::as_slice) {
-                [] => {}
-                [file] => shards.push(*file),
+                [] => shards.push(None),
+                [file] => shards.push(Some(*file)),
                 [first, second, ..] => {
                     let (first, second) = (self.files.location(*first), self.files.location(*second));
                     return Err(StoreError::DuplicateShard { first, second });
                 }
             }
         }
-        if shards.len() < names.len() {
+        if !self.for_plan && shards.contains(&None) {
             return Err(match index {
-                Some(index) => self.missing_shards(index, &places),
+                Some(index) => StoreError::MissingShards(Box::new(self.missing_shards(index, &shards))),
                 None => self.no_weights(),
             });
         }
-        for &shard in &shards {
-            self.refuse_unfinished(shard, &places)?;
+        for shard in &mut shards {
+            let Some(file) = *shard else { continue };
+            match self.refuse_unfinished(file, &places) {
+                Err(_) if self.for_plan => *shard = None,
+                judged => judged?,
+            }
         }
-        Ok(shards)
+        let absent = match index {
+            Some(index) if shards.contains(&None) => Some(self.missing_shards(index, &shards)),
+            None if shards.contains(&None) => return Err(self.no_weights()),
+            _ => None,
+        };
+        Ok((shards, absent))
     }
 
     /// All files by plain name.
@@ -258,23 +309,20 @@ impl Opening<'_> {
         places
     }
 
-    fn missing_shards(&self, index: &Index, places: &HashMap<&str, Vec<FileId>>) -> StoreError {
-        let absent = |place: u32| !places.contains_key(&*index.shards[place as usize]);
-        let mut shards: Vec<String> = index
-            .shards
-            .iter()
-            .filter(|name| !places.contains_key(&***name))
-            .map(ToString::to_string)
-            .collect();
+    fn missing_shards(&self, index: &Index, found: &[Option<FileId>]) -> MissingShards {
+        let absent = |place: u32| found[place as usize].is_none();
+        let named = index.shards.iter().zip(found);
+        let mut shards: Vec<String> =
+            named.filter(|(_, file)| file.is_none()).map(|(name, _)| name.to_string()).collect();
         shards.sort_unstable();
-        StoreError::MissingShards(Box::new(MissingShards {
+        MissingShards {
             index: self.index_location(),
             shards,
             named: index.shards.len(),
             tensors: index.tensors.iter().filter(|(_, place)| absent(*place)).count(),
             directories: self.files.directories().to_vec(),
             leftovers: self.files.leftovers(),
-        }))
+        }
     }
 
     fn no_weights(&self) -> StoreError {
@@ -301,11 +349,16 @@ impl Opening<'_> {
     }
 
     /// The tensors of all shards, sorted by name.
-    fn tensors(&mut self, shards: &[FileId], index: Option<&Index>) -> Result<Vec<Named>, StoreError> {
+    fn tensors(
+        &mut self,
+        shards: &[Option<FileId>],
+        index: Option<&Index>,
+    ) -> Result<Vec<Named>, StoreError> {
         let mut shapes = Shapes::default();
         let mut tensors = Vec::new();
         let mut faults = Vec::new();
-        for (place, &shard) in shards.iter().enumerate() {
+        for (place, shard) in shards.iter().enumerate() {
+            let Some(shard) = *shard else { continue };
             let header = read_header(self.files, shard, &mut shapes);
             match header.and_then(|header| self.take(header, shard, (place as u32, index))) {
                 Ok(mut found) => tensors.append(&mut found),
@@ -352,8 +405,15 @@ impl Opening<'_> {
         Ok(tensors)
     }
 
-    /// Every tensor lies in the shard that the index names for it. Both lists are sorted by name.
-    fn compare(&mut self, index: &Index, shards: &[FileId], tensors: &[Named]) -> Result<(), StoreError> {
+    /// Every tensor lies in the shard that the index names for it; those whose shard is not there. Both lists are sorted by
+    /// name.
+    fn compare(
+        &mut self,
+        index: &Index,
+        shards: &[Option<FileId>],
+        tensors: &[Named],
+    ) -> Result<Vec<Box<str>>, StoreError> {
+        let mut promised = Vec::new();
         let mut rest = tensors;
         let mut first: Option<(&str, u32, Option<FileId>)> = None;
         let mut count = 0;
@@ -362,7 +422,10 @@ impl Opening<'_> {
             rest = &rest[rest.iter().take_while(|(other, _)| other < name).count()..];
             let found = rest.first().filter(|(other, _)| other == name).map(|(_, entry)| entry.file);
             listed += usize::from(found.is_some());
-            if found != Some(shards[*place as usize]) {
+            let shard = shards[*place as usize];
+            if found.is_none() && shard.is_none() {
+                promised.push(name.clone());
+            } else if found != shard {
                 first = first.or(Some((name, *place, found)));
                 count += 1;
             }
@@ -371,7 +434,10 @@ impl Opening<'_> {
             return Err(StoreError::NotInShard(Box::new(NotInShard {
                 index: self.index_location(),
                 tensor: tensor.to_owned(),
-                shard: self.files.location(shards[place as usize]),
+                shard: shards[place as usize].map_or_else(
+                    || index.shards[place as usize].to_string(),
+                    |shard| self.files.location(shard),
+                ),
                 elsewhere: found.map(|file| self.files.location(file)),
                 count,
             })));
@@ -381,10 +447,11 @@ impl Opening<'_> {
             self.notes.push(format!("the shards hold {more} tensors that the index does not list"));
         }
         let total: u64 = tensors.iter().map(|(_, entry)| entry.bytes).fold(0, u64::saturating_add);
-        if let Some(expected) = index.total_size.filter(|&expected| expected != total) {
+        let is_whole = promised.is_empty();
+        if let Some(expected) = index.total_size.filter(|&expected| is_whole && expected != total) {
             self.notes.push(format!("the index says {expected} bytes in all, the shards hold {total}"));
         }
-        Ok(())
+        Ok(promised)
     }
 
     fn index_location(&self) -> String {

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::checkpoint::{Checkpoint, lookup};
+use crate::checkpoint::{ABSENT, Checkpoint, lookup};
 use crate::error::{MissingTensor, StoreError};
 use crate::files::FileId;
 use crate::read;
@@ -29,6 +29,22 @@ impl Checkpoint {
         prefix: &str,
     ) -> impl ExactSizeIterator<Item = (&'c str, &'c Entry)> + use<'c> {
         self.range(prefix).iter().map(|(name, entry)| (&**name, entry))
+    }
+
+    /// Whether there is a tensor of this name, or the index says that an absent shard has one.
+    #[must_use]
+    pub fn has(&self, name: &str) -> bool {
+        self.tensor(name).is_some() || self.is_promised(name)
+    }
+
+    /// How many tensors there are, those of absent shards among them.
+    #[must_use]
+    pub fn tensor_count(&self) -> usize {
+        self.tensors.len() + self.promised.len()
+    }
+
+    fn is_promised(&self, name: &str) -> bool {
+        self.promised.binary_search_by(|other| (**other).cmp(name)).is_ok()
     }
 
     /// The tensor of this name, which must exist.
@@ -69,6 +85,21 @@ impl Checkpoint {
             return Err(StoreError::WrongShape { tensor: tensor(), path: path(), found, expected });
         }
         Ok(entry)
+    }
+
+    /// The same, where a shard may be absent: what it holds is taken to have the first type and the first shape, and lies
+    /// in the file [`ABSENT`], of which nothing can be read.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::require`].
+    pub fn entry_any(&self, name: &str, dtypes: &[Dtype], shapes: &[&[u64]]) -> Result<Entry, StoreError> {
+        let (Some(&dtype), Some(&shape), true) = (dtypes.first(), shapes.first(), self.is_promised(name))
+        else {
+            return self.require_any(name, dtypes, shapes).cloned();
+        };
+        let elements = shape.iter().fold(1_u64, |product, size| product.saturating_mul(*size));
+        let bytes = elements.saturating_mul(dtype.bits()) / 8;
+        Ok(Entry { dtype, shape: shape.into(), file: ABSENT, offset: 0, bytes })
     }
 
     /// Reads a whole tensor; `into` must have its length.

@@ -47,7 +47,7 @@ impl Sizes {
         let (model, dense) = family.load(checkpoint, None, options, &mut |_| {})?;
         let Usage { arena, largest, .. } =
             rehearse(&*model, family, Rehearsed::full(rows(request)), Ops::rehearsal())?;
-        let tensors = checkpoint.names().len() as u64;
+        let tensors = checkpoint.tensor_count() as u64;
         let slot = catalog.map(|c| (c.layout().slot_bytes(), c.experts()));
         let (layout, copies) = (model.state_layout().clone(), request.copies);
         let (ranks, experts_per_layer) = (family.config.ranks, family.config.experts);
