@@ -110,12 +110,16 @@ pub struct Plan {
     pub slab: Option<SlabPlan>,
     /// Experts of all layers in use.
     pub experts: u32,
+    /// Bytes of one of them on disk; 0 if there are none.
+    pub expert_bytes: u64,
     /// Resident weights by kind and storage.
     pub dense: Tally,
     /// What the bytes are for, in the order of a report.
     pub items: Vec<(String, u64)>,
     /// What was chosen or cut, in words.
     pub notes: Vec<String>,
+    /// Every storage of dense weights that could be asked for, with the bytes of the smallest plan in it.
+    pub choices: Vec<(Dense, u64)>,
 }
 
 impl Plan {
@@ -160,20 +164,26 @@ pub fn plan(
             let needed = sizes.smallest(request, context, (cache, limits.total));
             candidates.contains(dense) && needed <= limits.usable()
         });
-        if let Some((dense, sizes)) = fitting {
-            let mut plan = finish(request, limits, context, *dense, sizes, catalog.as_ref())?;
+        if let Some((dense, own)) = fitting {
+            let mut plan = finish(request, limits, context, *dense, own, catalog.as_ref())?;
             if asked.chunk.is_none() {
-                let better =
-                    more_rows((checkpoint, family, catalog.as_ref()), request, limits, sizes, &plan)?;
+                let better = more_rows((checkpoint, family, catalog.as_ref()), request, limits, own, &plan)?;
                 plan = better.unwrap_or(plan);
             }
+            plan.choices = smallest(request, (context, cache, limits.total), &sizes);
             plan.notes.splice(0..0, choices_made(family, request, &plan, &choices));
             tell(&plan, limits);
             return Ok(plan);
         }
     }
+    let last = tries[tries.len() - 1];
     let fits = smallest_plan(checkpoint, family, request, limits, catalog.as_ref())?;
-    Err(no_fit(request, limits, tries[tries.len() - 1], &candidates, &sizes, fits))
+    let mut refusal = no_fit(request, limits, last, &candidates, &sizes, fits);
+    if let Some((dense, own)) = sizes.iter().rev().find(|(dense, _)| candidates.contains(dense)) {
+        let options = LoadOptions { dense: *dense, ..request.options.clone() };
+        refusal.numbers = numbers_that_fit((checkpoint, family), asked, (limits, last), &options, own)?;
+    }
+    Err(PlanError::DoesNotFit(refusal))
 }
 
 /// The same plan with the most of [`CHUNKS`] whose results leave almost all memory to the experts, and what was asked for
@@ -273,8 +283,8 @@ fn finish(
     catalog: Option<&Catalog>,
 ) -> Result<Plan, PlanError> {
     let mut notes = sizes.dense.notes.clone();
-    let without: u64 = sizes.items(request, context, None).iter().map(|i| i.1).sum();
-    let left = limits.usable() - without;
+    let rest = sizes.items(request, context, None);
+    let left = limits.usable() - rest.iter().map(|(_, bytes)| bytes).sum::<u64>();
     // Mapped weights are wanted for every token, so slots that nobody asked for take what those leave, down to the least.
     let least =
         sizes.least_slots(request, (Cache::Useful, limits.total)).map_or(0, |slab| slab.bytes_committed());
@@ -282,7 +292,7 @@ fn finish(
     let left = left.saturating_sub(mapped).max(least.min(left));
     let slab = match catalog {
         None => None,
-        Some(catalog) => Some(slots(request, limits, left, catalog, &mut notes)?),
+        Some(catalog) => Some(slots(request, limits, (&rest, left), catalog, &mut notes)?),
     };
     Ok(Plan {
         options: LoadOptions { dense, ..request.options.clone() },
@@ -292,10 +302,12 @@ fn finish(
         chunk: rows(request),
         arena: sizes.arena,
         experts: catalog.map_or(0, Catalog::experts),
+        expert_bytes: catalog.map_or(0, |catalog| catalog.layout().payload_bytes()),
         dense: sizes.dense.clone(),
         items: sizes.items(request, context, slab.as_ref()),
         slab,
         notes,
+        choices: Vec::new(),
     })
 }
 
@@ -303,10 +315,11 @@ fn finish(
 fn slots(
     request: &Request,
     limits: Limits,
-    left: u64,
+    (rest, left): (&[(String, u64)], u64),
     catalog: &Catalog,
     notes: &mut Vec<String>,
 ) -> Result<SlabPlan, PlanError> {
+    let taken: u64 = rest.iter().map(|(_, bytes)| bytes).sum();
     let (payload, experts) = (catalog.layout().slot_bytes(), catalog.experts());
     let most = SlabPlan::fitting(left, payload, experts)?;
     let Some(asked) = request.expert_cache else { return Ok(most) };
@@ -316,16 +329,26 @@ fn slots(
     }
     notes.push(format!(
         "--expert-cache cut from {} slots ({}) to {} ({}): {} are available, {} stay in reserve, the rest of the plan \
-         takes {}",
+         takes {} ({}); --expert-cache {}x would do",
         wanted.slots(),
         show_bytes(wanted.bytes_committed()),
         most.slots(),
         show_bytes(most.bytes_committed()),
         show_bytes(limits.available),
         show_bytes(limits.reserve()),
-        show_bytes(limits.usable() - left),
+        show_bytes(taken),
+        largest(rest, taken),
+        most.slots(),
     ));
     Ok(most)
+}
+
+/// The items that matter, largest first: each is a hundredth of all or more.
+fn largest(items: &[(String, u64)], all: u64) -> String {
+    let mut large: Vec<&(String, u64)> = items.iter().filter(|(_, bytes)| *bytes >= all / 100).collect();
+    large.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+    let words = large.iter().map(|(what, bytes)| format!("{what} {}", show_bytes(*bytes)));
+    words.collect::<Vec<_>>().join(", ")
 }
 
 /// What the plan chose where nothing was asked for; a choice that memory forced says so.
@@ -382,6 +405,53 @@ fn smallest_plan(
     Ok((bytes <= limits.usable()).then(|| format!("{} ({})", flags.join(" "), show_bytes(bytes))))
 }
 
+/// For each number that was asked for: the largest that would do if nothing else changed, as a flag.
+fn numbers_that_fit(
+    (checkpoint, family): (&Checkpoint, &Family),
+    asked: &Request,
+    (limits, (context, cache)): (Limits, (u32, Cache)),
+    options: &LoadOptions,
+    own: &Sizes,
+) -> Result<Vec<String>, PlanError> {
+    let fits = |request: &Request, sizes: &Sizes, context| {
+        sizes.smallest(request, context, (cache, limits.total)) <= limits.usable()
+    };
+    let mut numbers = Vec::new();
+    if asked.context.is_some() {
+        let request = Request { chunk: Some(rows(asked)), ..asked.clone() };
+        // More positions never take fewer bytes.
+        let (mut least, mut most) = (0, context / LATENT_BLOCK);
+        while least < most {
+            let middle = most - (most - least) / 2;
+            let does = fits(&request, own, middle * LATENT_BLOCK);
+            (least, most) = if does { (middle, most) } else { (least, middle - 1) };
+        }
+        numbers.extend((least > 0).then(|| format!("--context {}", least * LATENT_BLOCK)));
+    }
+    if let Some(chunk) = asked.chunk {
+        let (model, _) = family.load(checkpoint, None, options, &mut |_| {})?;
+        let fewer = |rows: &u32| (*rows > 1).then_some(rows / 2);
+        for rows in std::iter::successors(fewer(&chunk), fewer) {
+            let usage = rehearse(&*model, family, Rehearsed::full(rows), Ops::rehearsal())?;
+            let sizes = Sizes { arena: usage.arena, largest: usage.largest, ..own.clone() };
+            if fits(&Request { chunk: Some(rows), ..asked.clone() }, &sizes, context) {
+                numbers.push(format!("--chunk {rows}"));
+                break;
+            }
+        }
+    }
+    Ok(numbers)
+}
+
+/// Bytes of the least that works in each storage.
+fn smallest(
+    request: &Request,
+    (context, cache, total): (u32, Cache, u64),
+    sizes: &[(Dense, Sizes)],
+) -> Vec<(Dense, u64)> {
+    sizes.iter().map(|(dense, sizes)| (*dense, sizes.smallest(request, context, (cache, total)))).collect()
+}
+
 fn no_fit(
     request: &Request,
     limits: Limits,
@@ -389,12 +459,11 @@ fn no_fit(
     candidates: &[Dense],
     sizes: &[(Dense, Sizes)],
     fits: Option<String>,
-) -> PlanError {
+) -> NoFit {
+    let choices = smallest(request, (context, cache, limits.total), sizes);
     let cache = (cache, limits.total);
     let last = sizes.iter().rev().find(|(dense, _)| candidates.contains(dense));
     let items =
         last.map_or(Vec::new(), |(_, s)| s.items(request, context, s.least_slots(request, cache).as_ref()));
-    let choices =
-        sizes.iter().map(|(dense, sizes)| (*dense, sizes.smallest(request, context, cache))).collect();
-    PlanError::DoesNotFit(NoFit { limits, items, choices, fits })
+    NoFit { limits, items, choices, numbers: Vec::new(), fits }
 }

@@ -241,5 +241,51 @@ impl StepTime {
     }
 }
 
+/// What a step of a plan reads and takes.
+#[derive(Clone, Debug)]
+pub struct Prediction {
+    /// Tokens of the step.
+    pub rows: u32,
+    /// Tokens before them.
+    pub behind: u32,
+    /// Layers with routed experts.
+    pub layers: u32,
+    /// Bytes of an expert.
+    pub expert_bytes: u64,
+    /// What each of these layers asks for.
+    pub traffic: Traffic,
+    /// What computing takes; None where no rates are known.
+    pub time: Option<StepTime>,
+}
+
+impl Prediction {
+    /// Of the ops of a step that picks `ranks` experts a row in each of `layers` layers.
+    #[must_use]
+    pub fn of(
+        step: &[Op],
+        (rows, behind): (u32, u32),
+        (layers, ranks, expert_bytes): (u32, u32, u64),
+        traffic: Traffic,
+        rates: Option<&Rates>,
+    ) -> Self {
+        let experts = (traffic.experts.round() as u64).max(1);
+        let picked = Picked { experts, rows: u64::from(rows) * u64::from(ranks) };
+        let time = rates.map(|rates| StepTime::of(step, behind, picked, rates));
+        Prediction { rows, behind, layers, expert_bytes, traffic, time }
+    }
+
+    /// Bytes that the step reads if it finds nothing.
+    #[must_use]
+    pub fn bytes_cold(&self) -> f64 {
+        f64::from(self.layers) * self.traffic.experts * self.expert_bytes as f64
+    }
+
+    /// Bytes that it reads with its hits.
+    #[must_use]
+    pub fn bytes(&self) -> f64 {
+        self.bytes_cold() * (1.0 - self.traffic.hit_rate)
+    }
+}
+
 #[cfg(test)]
 mod tests;

@@ -225,7 +225,9 @@ fn a_cache_is_given_as_asked_or_cut_with_a_note() {
                 format!("to {expected} ({})", show_bytes(u64::from(expected) * SLOT)),
                 format!("{} are available", show_bytes(limits.available)),
                 format!("{} stay in reserve", show_bytes(limits.reserve())),
-                format!("takes {}", show_bytes(rest)),
+                format!("takes {} (", show_bytes(rest)),
+                format!("dense weights {}", show_bytes(plan.dense.bytes())),
+                format!("; --expert-cache {expected}x would do"),
             ] {
                 assert!(note.contains(&part), "{part} in {note}");
             }
@@ -370,4 +372,63 @@ fn the_reserve_is_kept() {
     assert_eq!(limits.reserve(), (256 + 100) * MIB);
     let error = does_not_fit(&request(), limits);
     assert_eq!(error.limits.usable(), 0);
+}
+
+/// A control group may allow less than the machine has, and more of it may be in use than of the machine: what is planned
+/// follows the group, and so does a share of the memory.
+#[test]
+fn a_control_group_is_the_machine() {
+    let request = Request { context: Some(64), dense: Some(Dense::Int8), ..request() };
+    let group = Limits { total: 512 * MIB, available: 300 * MIB };
+    assert_eq!(group.usable(), 300 * MIB - (256 * MIB + 512 * MIB / 50));
+    let share = Request { expert_cache: Some(CacheSize::PercentOfMemory(1.0)), ..request.clone() };
+    assert_eq!(made(&share, group).slab.unwrap().slots(), (512 * MIB / 100 / SLOT) as u32);
+    let large = Request { expert_cache: Some(CacheSize::Bytes(8 << 30)), ..request };
+    let (in_group, in_machine) = (made(&large, group), made(&large, usable(8 << 30)));
+    assert_eq!(in_machine.slab.unwrap().slots(), EXPERTS);
+    assert_eq!(in_group.slab.unwrap().slots(), EXPERTS, "so small a model fits");
+    let tight = Limits { available: group.available - group.usable() + in_group.bytes() - SLOT, ..group };
+    let cut = made(&large, tight);
+    assert!(cut.slab.unwrap().slots() < EXPERTS && cut.bytes() <= tight.usable());
+    assert!(
+        cut.notes.iter().any(|note| note.contains(&format!("{} are available", show_bytes(tight.available))))
+    );
+}
+
+/// A number that is too large is refused with the largest that would do, and that does.
+#[test]
+fn a_refusal_names_the_number_that_would_do() {
+    let base = Request {
+        context: Some(64),
+        dense: Some(Dense::Int4),
+        chunk: Some(1),
+        sequences: 1,
+        expert_cache: Some(CacheSize::Slots(1)),
+        ..request()
+    };
+    let need = |context, chunk| {
+        let request = Request { context: Some(context), chunk: Some(chunk), ..base.clone() };
+        made(&request, usable(1 << 30)).bytes() + (u64::from(EXPERTS) - 32) * 8
+    };
+    for (context, chunk, limit, expected) in [
+        (4096, 1, need(1024, 1), "--context 1024"),
+        (4096, 1, need(1024, 1) - 1, "--context 960"),
+        (64, 4096, need(64, 256), "--chunk 256"),
+        (64, 4096, need(64, 256) - 1, "--chunk 128"),
+    ] {
+        let request = Request { context: Some(context), chunk: Some(chunk), ..base.clone() };
+        let refusal = does_not_fit(&request, usable(limit));
+        assert!(refusal.numbers.contains(&expected.to_owned()), "{:?}, expected {expected}", refusal.numbers);
+        assert!(refusal.to_string().contains(&format!("all else as asked this would fit: {expected}")));
+        let (flag, number) = expected.split_once(' ').unwrap();
+        let number = Some(number.parse().unwrap());
+        let less = match flag {
+            "--context" => Request { context: number, ..request },
+            _ => Request { chunk: number, ..request },
+        };
+        assert!(made(&less, usable(limit)).bytes() <= limit);
+    }
+    // Where no number does, none is named.
+    let refusal = does_not_fit(&base, usable(MIB));
+    assert!(refusal.numbers.is_empty() && refusal.fits.is_none(), "{refusal:?}");
 }

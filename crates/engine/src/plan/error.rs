@@ -46,6 +46,8 @@ pub struct NoFit {
     pub items: Vec<(String, u64)>,
     /// Needed with each dense packing.
     pub choices: Vec<(Dense, u64)>,
+    /// Numbers that were asked for and are too large: the largest that would do if nothing else changed, as flags.
+    pub numbers: Vec<String>,
     /// Flags of a plan that fits, if there is one.
     pub fits: Option<String>,
 }
@@ -73,6 +75,9 @@ impl fmt::Display for NoFit {
                 dense.name(),
                 show_bytes(*bytes)
             )?;
+        }
+        for number in &self.numbers {
+            write!(f, "\nWith all else as asked this would fit: {number}")?;
         }
         match &self.fits {
             Some(flags) => write!(f, "\nThis would fit: {flags}"),

@@ -150,6 +150,16 @@ fn chance_picks_evenly() {
 }
 
 #[test]
+fn a_prediction_multiplies_by_layers() {
+    let traffic = Traffic { experts: 1.6, hit_rate: 0.25, source: HitSource::Chance };
+    let predicted = Prediction::of(&two_layers(), (1, 0), (2, 2, 1000), traffic, Some(&rates()));
+    close(predicted.bytes_cold(), 3200.0);
+    close(predicted.bytes(), 2400.0);
+    assert_eq!(predicted.time, Some(StepTime::of(&two_layers(), 0, PICKED, &rates())));
+    assert_eq!(Prediction::of(&two_layers(), (1, 0), (2, 2, 1000), traffic, None).time, None);
+}
+
+#[test]
 fn traces_tell_of_prompts_and_tokens() {
     let head = RoutingHead {
         identity: [0; 32],
