@@ -5,6 +5,7 @@ mod chat;
 mod convert;
 mod doctor;
 mod messages;
+mod plan;
 mod routing;
 mod sampling;
 mod shell;
@@ -21,6 +22,7 @@ use memory::CacheSize;
 pub(crate) use messages::MessageArgs;
 use models::{Dense, LookAhead};
 use ops::Activations;
+pub(crate) use plan::PlanArgs;
 pub(crate) use routing::{HistoryArgs, RecordArgs, SimulateArgs};
 pub(crate) use sampling::{HEADING as SAMPLING_HEADING, SamplingArgs};
 pub(crate) use shell::{CompletionsArgs, ManArgs};
@@ -103,6 +105,10 @@ pub(crate) enum Command {
     /// measurements
     #[command(after_help = EXIT_CODES, after_long_help = BENCH_NOTES_AND_EXIT_CODES.as_str())]
     Bench(BenchArgs),
+    /// Say what a model will need and how fast it will be, on this machine or a described one; its config.json and its index are
+    /// enough
+    #[command(after_help = EXIT_CODES)]
+    Plan(PlanArgs),
     /// Write a model anew so that it is read best: experts in order, each in one piece, dense weights packed, everything with
     /// a checksum; the same tokens come out of it
     #[command(after_help = EXIT_CODES)]
@@ -137,6 +143,7 @@ impl Command {
             Command::Bench(args) => args.output.json,
             Command::Convert(args) => args.output.json,
             Command::Simulate(args) => args.output.json,
+            Command::Plan(args) => args.output.json,
             Command::Completions(_) | Command::Man(_) => false,
             Command::Config(args) => args.json(),
         }
@@ -155,6 +162,7 @@ impl Command {
             Command::Tokenize(args) => &args.model.model,
             Command::Doctor(args) => &args.model.model,
             Command::Bench(args) => &args.model.model,
+            Command::Plan(args) => &args.model.model,
             Command::Convert(args) => &args.places,
             Command::Config(_) | Command::Completions(_) | Command::Man(_) | Command::Simulate(_) => &[],
         }
@@ -169,6 +177,7 @@ impl Command {
             Command::Trace(args) => Some(&args.engine),
             Command::Verify(args) => Some(&args.engine),
             Command::Bench(args) => Some(&args.engine),
+            Command::Plan(args) => Some(&args.engine),
             Command::Inspect(_)
             | Command::Render(_)
             | Command::Tokenize(_)

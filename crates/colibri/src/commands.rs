@@ -9,6 +9,7 @@ pub(crate) mod golden;
 pub(crate) mod inspect;
 pub(crate) mod logits;
 pub(crate) mod man;
+pub(crate) mod plan;
 pub(crate) mod render;
 pub(crate) mod run;
 pub(crate) mod simulate;

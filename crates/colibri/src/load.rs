@@ -50,6 +50,17 @@ pub(crate) fn open(args: &ModelArgs) -> Result<Model, Failure> {
         [] => embedded::open()?,
         directories => Checkpoint::open(directories).map_err(|error| explained(error, directories))?,
     };
+    recognised(checkpoint, args)
+}
+
+/// Opens the model for its plan: shards may be absent.
+pub(crate) fn open_for_plan(args: &ModelArgs) -> Result<Model, Failure> {
+    let [_, ..] = args.model.as_slice() else { return open(args) };
+    let checkpoint = Checkpoint::open_for_plan(&args.model).map_err(|error| explained(error, &args.model))?;
+    recognised(checkpoint, args)
+}
+
+fn recognised(checkpoint: Checkpoint, args: &ModelArgs) -> Result<Model, Failure> {
     let places = places(args);
     let family = Family::recognise(&checkpoint).map_err(|error| located(error, &places))?;
     let notes = idle_directories(&checkpoint);
@@ -265,6 +276,16 @@ pub(crate) fn request(args: &EngineArgs, layers: Option<u32>, copies: u64) -> Re
 pub(crate) fn plan(model: &Model, request: &Request, tokens: usize, held: u64) -> Result<Plan, Failure> {
     let mut limits = Limits::of_machine()?;
     limits.available = limits.available.saturating_sub(held);
+    plan_within(model, request, tokens, limits)
+}
+
+/// The same within memory of any size.
+pub(crate) fn plan_within(
+    model: &Model,
+    request: &Request,
+    tokens: usize,
+    limits: Limits,
+) -> Result<Plan, Failure> {
     let mut plan = engine::plan(&model.checkpoint, &model.family, request, limits)?;
     let (tokens, context, most) = (tokens as u64, plan.context, plan.context_most);
     if tokens > u64::from(context) {

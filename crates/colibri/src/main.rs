@@ -75,6 +75,7 @@ fn execute(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Command::Doctor(args) => commands::doctor::run(args, arguments),
         Command::Bench(args) => commands::bench::run(args),
         Command::Convert(args) => commands::convert::run(args),
+        Command::Plan(args) => commands::plan::run(args),
         Command::Simulate(args) => commands::simulate::run(args),
         Command::Completions(args) => commands::completions::run(args),
         Command::Man(args) => commands::man::run(args),

@@ -4,6 +4,7 @@ use crate::errors::Failure;
 use crate::load::{self, Model};
 use crate::sampling::Decoding;
 use crate::terminal::{Stream, harmless_json};
+use engine::predict::{Prediction, by_chance};
 use engine::{Engine, Plan, show_bytes};
 use memory::machine;
 use models::{LookAheadStatistics, Section};
@@ -89,7 +90,7 @@ impl Settings {
     }
 
     /// For people: `name value` pairs, with the flags' spelling of names, in lines that fit so many columns.
-    fn lines(&self, columns: usize) -> String {
+    pub(crate) fn lines(&self, columns: usize) -> String {
         let value = serde_json::to_value(self).unwrap_or_default();
         let fields = value.as_object().into_iter().flatten();
         // What is not in force needs no word.
@@ -182,6 +183,9 @@ pub(crate) fn announce(settings: &Settings, plan: &Plan, model: &Model) {
             show_bytes(mapped)
         ));
     }
+    if let Some(reads) = expected_reads(plan, model) {
+        tell(&reads);
+    }
     for note in model.checkpoint.notes().iter().chain(&model.notes).chain(&plan.notes) {
         tell(&format!("note: {note}"));
     }
@@ -191,6 +195,20 @@ pub(crate) fn announce(settings: &Settings, plan: &Plan, model: &Model) {
             plan.options.expert_top_p
         ));
     }
+}
+
+/// What a token is to read, where experts come and go; `colibri plan` tells more.
+fn expected_reads(plan: &Plan, model: &Model) -> Option<String> {
+    let (slab, config) = (plan.slab.filter(|_| !plan.all_resident())?, &model.family.config);
+    let traffic = by_chance(1, (config.ranks, config.experts), (slab.slots(), plan.experts));
+    let layers = plan.experts / config.experts;
+    let token = Prediction::of(&[], (1, 0), (layers, config.ranks, plan.expert_bytes), traffic, None);
+    Some(format!(
+        "a token asks for {} of experts; were they picked evenly, {:.1} % of them would be in their slots and {} come from disk",
+        show_bytes(token.bytes_cold() as u64),
+        traffic.hit_rate * 100.0,
+        show_bytes(token.bytes() as u64)
+    ))
 }
 
 /// What is written into every file of results: what changes numbers, and nothing else, so that equal numbers are equal

@@ -191,6 +191,26 @@ pub(crate) fn bench_bytes(text: &str) -> Result<u64, String> {
     }
 }
 
+/// Memory of a machine.
+pub(crate) fn memory(text: &str) -> Result<u64, String> {
+    bytes_within(text, 1 << 28, "expected bytes from 256MiB on, such as 64GB")
+}
+
+/// Bytes a second of a drive.
+pub(crate) fn rate(text: &str) -> Result<u64, String> {
+    let expected = "expected bytes a second from 1MB/s on, such as 7GB/s or 500MB/s";
+    let bytes = text.strip_suffix("/s").ok_or_else(|| expected.to_owned())?;
+    bytes_within(bytes, 1_000_000, expected)
+}
+
+fn bytes_within(text: &str, least: u64, expected: &str) -> Result<u64, String> {
+    match text.parse() {
+        Ok(CacheSize::Bytes(bytes)) if bytes >= least => Ok(bytes),
+        Ok(_) => Err(expected.to_owned()),
+        Err(error) => Err(format!("{error}; {expected}")),
+    }
+}
+
 /// Numbers of tokens, each once.
 pub(crate) fn lengths(text: &str) -> Result<List, String> {
     numbers_in(text, 1..=1_000_000)
@@ -306,6 +326,18 @@ mod tests {
         assert_eq!(precisions("0, 0.6,1,0.600").unwrap().0, [1000, 600, 0]);
         for text in ["", "1.1", "-0.1", "0.0005", "1,,0", "x", "nan"] {
             assert!(precisions(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_machine_is_described_in_bytes() {
+        assert_eq!((memory("64GB").unwrap(), memory("256MiB").unwrap()), (64_000_000_000, 1 << 28));
+        assert_eq!((rate("7GB/s").unwrap(), rate("1.5 MB/s").unwrap()), (7_000_000_000, 1_500_000));
+        for bad in ["64", "25%", "all", "40x", "255MiB", "-1GB", ""] {
+            assert!(memory(bad).is_err(), "{bad}");
+        }
+        for bad in ["7GB", "7", "0.9MB/s", "25%/s", "/s", "7GB/h"] {
+            assert!(rate(bad).unwrap_err().contains("such as 7GB/s"), "{bad}");
         }
     }
 

@@ -122,7 +122,7 @@ impl<'a> Planned<'a> {
 
 /// Settings that can change nothing with the layers in use: refused if they were typed. A file or a variable is for more
 /// runs than this one, so there it is enough to say so.
-fn refuse_idle(plan: &mut Plan, args: &EngineArgs) -> Result<(), Failure> {
+pub(crate) fn refuse_idle(plan: &mut Plan, args: &EngineArgs) -> Result<(), Failure> {
     if plan.slab.is_some() {
         for name in ["cache-policy", "governor"] {
             let origin = settings::in_force().get(name).filter(|_| plan.all_resident());

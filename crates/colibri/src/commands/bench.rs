@@ -30,6 +30,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 use steps::{Arm, DECODE_CONTEXT, Guessed, Steps, Task};
+use store::Access;
 
 /// Bytes below which reading may be answered by a processor's cache.
 const BYTES_ENOUGH: u64 = 1_000_000_000;
@@ -97,7 +98,7 @@ struct Bench<'a> {
 impl<'a> Bench<'a> {
     fn new(args: &'a BenchArgs, model: &'a Model, mut notes: Vec<String>) -> Result<Self, Failure> {
         let threads = load::threads(&args.engine);
-        let disk = match Disk::of(&model.checkpoint)? {
+        let disk = match Disk::of(&model.checkpoint, Access::Direct)? {
             Ok(disk) => Some(disk),
             Err(reason) => {
                 notes.push(reason.to_owned());

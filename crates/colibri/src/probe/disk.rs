@@ -6,7 +6,7 @@ use memmap2::{MmapMut, MmapOptions};
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
-use store::Checkpoint;
+use store::{Access, Checkpoint};
 
 /// Direct reads begin and end at multiples of this.
 const PAGE: u64 = 4096;
@@ -31,11 +31,11 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
-    /// Finds the blocks; None with the reason where there is no disk to measure.
+    /// Finds the blocks, to be read as experts are with this setting; None with the reason where there is no disk to measure.
     ///
     /// # Errors
     /// A file that cannot be opened.
-    pub(crate) fn of(checkpoint: &Checkpoint) -> Result<Result<Self, &'static str>, Failure> {
+    pub(crate) fn of(checkpoint: &Checkpoint, io: Access) -> Result<Result<Self, &'static str>, Failure> {
         let all = checkpoint.files();
         let (mut sizes, mut holes) = (Vec::new(), false);
         for shard in checkpoint.shards() {
@@ -55,7 +55,7 @@ impl Disk {
             return Ok(Err("the model's files are too small for a rate of the disk"));
         }
         sizes.retain(|(_, bytes)| *bytes >= block_bytes);
-        let mut direct = true;
+        let mut direct = io != Access::Buffered;
         let mut files = Vec::new();
         let mut blocks = Vec::new();
         for (path, bytes) in sizes {

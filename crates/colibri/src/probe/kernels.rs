@@ -75,6 +75,22 @@ impl Kernel {
         kernels
     }
 
+    /// One product of a matrix of this size, or of as many of its outputs as half of `bytes` bytes hold.
+    pub(crate) fn of(
+        (packing, activations, (rows, cols)): (Packing, Activations, (u32, u32)),
+        inputs: u32,
+        bytes: u64,
+    ) -> Kernel {
+        let most = (bytes / 2 / layout(packing, 1, cols).code_row_bytes).max(1);
+        let shape = Shape { packing, rows, cols, heads: 1 };
+        Kernel { shape, activations, inputs, outputs: u64::from(rows).min(most) as u32 }
+    }
+
+    /// How its weights are stored, and how many inputs meet them.
+    pub(crate) fn kind(&self) -> (Packing, u32) {
+        (self.shape.packing, self.inputs)
+    }
+
     /// Its name, the same in every run.
     pub(crate) fn name(&self) -> String {
         let Shape { packing, rows, cols, heads } = self.shape;
@@ -130,6 +146,8 @@ pub(crate) struct Desk {
     /// Where the codes of the next matrix begin.
     place: u64,
     threads: usize,
+    /// A repeat does this part of what it does in a careful measurement.
+    part: u64,
 }
 
 impl Desk {
@@ -162,7 +180,12 @@ impl Desk {
         device.write(inputs, 0, bytemuck::cast_slice(&numbers))?;
         let outputs = device.allocate(most(1) * 4, "results")?;
         ops::clear(&mut *device, outputs, 0..most(1) * 4)?;
-        Ok(Desk { device, weights, inputs, outputs, bytes, place: 0, threads })
+        Ok(Desk { device, weights, inputs, outputs, bytes, place: 0, threads, part: 1 })
+    }
+
+    /// The same with short repeats, of so many parts of the work.
+    pub(crate) fn hurried(self, part: u64) -> Self {
+        Desk { part, ..self }
     }
 
     /// One repeat: the seconds of one product.
@@ -174,7 +197,8 @@ impl Desk {
         let (codes, scales) = (sizes.scales, sizes.bytes - sizes.scales);
         let work = kernel.op(self, 0, 0).work(Picked::default()).multiply_adds;
         let bytes = READ_BYTES.min(self.bytes);
-        let count = (bytes / sizes.bytes).min(MULTIPLY_ADDS / work).clamp(1, OPS_MOST);
+        let count = (bytes / sizes.bytes).min(MULTIPLY_ADDS / work).min(OPS_MOST) / self.part;
+        let count = count.max(1);
         let scale_bytes = self.bytes / SCALE_PART;
         let mut ops = Vec::with_capacity(count as usize);
         for _ in 0..count {

@@ -6,7 +6,7 @@ use std::any::TypeId;
 
 /// Flags that belong to one call: what goes in, where the results go, and what is to be done. They are given anew each
 /// time, because a forgotten line in a file must not choose them. All other flags are settings.
-const PER_CALL: [&str; 34] = [
+const PER_CALL: [&str; 37] = [
     "guess-precision",
     "ids",
     "inputs",
@@ -41,6 +41,9 @@ const PER_CALL: [&str; 34] = [
     "slots",
     "policy",
     "before",
+    "ram",
+    "disk",
+    "trace",
 ];
 /// Flags that say where settings come from.
 const SOURCES: [&str; 2] = ["config", "no-config"];

@@ -250,3 +250,16 @@ pub(crate) fn put_in_force(origins: Origins) {
 pub(crate) fn in_force() -> &'static Origins {
     IN_FORCE.get_or_init(Origins::default)
 }
+
+/// Refuses a setting that was typed and changes nothing; `what` says that it does not. A file or a variable is for more runs
+/// than this one, so there it is enough to say so.
+///
+/// # Errors
+/// It was typed.
+pub(crate) fn idle(name: &str, what: &str) -> Result<Option<String>, Failure> {
+    match in_force().get(name) {
+        None => Ok(None),
+        Some(origin) if origin.is_told() => Ok(Some(format!("{} {what}", origin.spelled(name)))),
+        Some(_) => Err(Failure::Usage(format!("--{name} {what}; leave it away"))),
+    }
+}

@@ -22,6 +22,7 @@ mod inspect;
 mod interrupt;
 mod logging;
 mod pipes;
+mod plan;
 #[cfg(unix)]
 mod pty;
 mod render;

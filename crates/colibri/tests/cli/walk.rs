@@ -71,6 +71,16 @@ fn rows(place: &Path) -> Vec<Row> {
         row_of(&["bench"], "context", json!(300), Seen::In("context")),
         row_of(&["bench"], "expert-cache", json!("40x"), Seen::In("expert_cache")),
         row_of(&["bench"], "dense", json!("int4"), Seen::In("dense")),
+        row_of(&["plan"], "context", json!(300), Seen::Both("context", other_memory)),
+        row_of(&["plan"], "dense", json!("int4"), Seen::Both("dense", other_memory)),
+        row_of(&["plan"], "expert-cache", json!("40x"), Seen::Both("expert_cache", other_memory)),
+        row_of(&["plan"], "io", json!("buffered"), Seen::That(idle_in_a_plan)),
+        row_of(&["plan"], "mirror", json!([path("model")]), Seen::That(idle_in_a_plan)),
+        row_of(&["plan"], "readers", json!(2), Seen::That(idle_in_a_plan)),
+        row_of(&["plan"], "check-experts", json!("on"), Seen::That(idle_in_a_plan)),
+        row_of(&["plan"], "governor", json!("off"), Seen::That(idle_in_a_plan)),
+        row_of(&["plan"], "threads", json!(3), Seen::That(idle_in_a_plan)),
+        row_of(&["plan"], "device", json!("oracle"), Seen::That(idle_in_a_plan)),
         row("io", json!("buffered"), Seen::In("io")),
         row("mirror", json!([path("model")]), Seen::In("mirror")),
         row("cache-policy", json!("lru-per-layer"), Seen::In("cache_policy")),
@@ -163,6 +173,20 @@ fn other_ids(without: &Answer, with: &Answer) -> bool {
     ids(without) > 0 && without.good()["ids"] != with.good()["ids"]
 }
 
+/// Whether `plan` planned other memory.
+fn other_memory(without: &Answer, with: &Answer) -> bool {
+    without.good()["memory"]["planned_bytes"] != with.good()["memory"]["planned_bytes"]
+}
+
+/// Where nothing is measured some settings change nothing in a plan: typed they are refused, otherwise it is said.
+fn idle_in_a_plan(_: &Answer, with: &Answer) -> bool {
+    let what = "has no effect on a plan";
+    match with.code {
+        0 => with.good()["notes"].to_string().contains(what),
+        _ => with.error(2).1.contains(what),
+    }
+}
+
 /// Whether other memory was planned.
 fn other_plan(without: &Answer, with: &Answer) -> bool {
     let planned = |answer: &Answer| answer.good()["stats"]["memory"]["planned_bytes"].as_u64().unwrap();
@@ -223,6 +247,7 @@ fn calls(place: &Path) -> Vec<(&'static str, Call)> {
         ("config", call(&["config", "run"], &["config", "abacus"])),
         ("render", call(&["render", &chat], &["render", "absent.json"])),
         ("tokenize", call(&["tokenize", "Once"], &["tokenize", "--decode", "abacus"])),
+        ("plan", call(&["plan", "--no-measure"], &["plan", "--trace", "absent"])),
         ("simulate", call(&["simulate", &routing], &["simulate", "absent"])),
         ("completions", call(&["completions", "bash"], &["completions", "abacus"])),
         ("man", call(&["man", "run"], &["man", "abacus"])),

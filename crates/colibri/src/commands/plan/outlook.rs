@@ -1,0 +1,269 @@
+//! What a plan tells, as programs read it. Every figure of a machine says whether it was measured or given. Computes sums and
+//! shares only.
+use crate::args::EngineArgs;
+use crate::load::Model;
+use crate::report::Settings;
+use engine::predict::{Bound, Prediction, Rates, Together};
+use engine::{Limits, Plan, show_bytes};
+use models::LookAhead;
+use serde_json::{Value, json};
+
+/// Where a figure comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// From this machine, now.
+    Measured,
+    /// From the command line.
+    Given,
+}
+
+impl Origin {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Origin::Measured => "measured",
+            Origin::Given => "given",
+        }
+    }
+}
+
+/// A figure.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Given {
+    pub(super) value: f64,
+    pub(super) origin: Origin,
+}
+
+impl Given {
+    fn json(self) -> Value {
+        json!({"value": self.value, "origin": self.origin.name()})
+    }
+}
+
+/// What the plan was made from, and what there is to download.
+pub(super) struct Source {
+    /// In words.
+    pub(super) from: &'static str,
+    pub(super) shards: usize,
+    pub(super) named: usize,
+    /// Of all tensors: as the index says, or else of those that are asked for.
+    pub(super) bytes: u64,
+    pub(super) is_of_index: bool,
+    /// Of the tensors that are here.
+    pub(super) present_bytes: u64,
+    /// Of the tensors that are asked for.
+    pub(super) used_bytes: u64,
+}
+
+impl Source {
+    /// Looks at what was opened.
+    pub(super) fn of(model: &Model, plan: &Plan) -> Self {
+        let checkpoint = &model.checkpoint;
+        let shards = checkpoint.shards().len();
+        let named = checkpoint.absent().map_or(shards, |absent| absent.named);
+        let from = match (checkpoint.container().is_some(), shards) {
+            (true, _) => "a container",
+            (false, 0) => "config.json and the index alone",
+            (false, here) if here < named => "config.json, the index and some of the shards",
+            (false, _) => "config.json and all shards",
+        };
+        let present_bytes = checkpoint.under("").map(|(_, entry)| entry.bytes).sum();
+        let dense: u64 = plan.dense.stored.values().sum();
+        let used_bytes = dense + u64::from(plan.experts) * plan.expert_bytes;
+        let whole = (shards == named).then_some(present_bytes);
+        let bytes = whole.or(checkpoint.total_size());
+        let is_of_index = bytes.is_some();
+        let bytes = bytes.unwrap_or(used_bytes);
+        Source { from, shards, named, bytes, is_of_index, present_bytes, used_bytes }
+    }
+
+    /// What is still to be downloaded.
+    pub(super) fn missing_bytes(&self) -> u64 {
+        self.bytes.saturating_sub(self.present_bytes)
+    }
+
+    /// A word where the index contradicts itself or does not tell.
+    pub(super) fn note(&self) -> Option<String> {
+        if !self.is_of_index {
+            return Some(
+                "the index does not say how many bytes there are: they were added up from what is used"
+                    .into(),
+            );
+        }
+        (self.used_bytes > self.bytes).then(|| {
+            format!(
+                "the index says {} in all, but the tensors that it names take {}: is it of this config.json?",
+                show_bytes(self.bytes),
+                show_bytes(self.used_bytes)
+            )
+        })
+    }
+}
+
+/// The machine that is planned for.
+pub(super) struct MachineFacts {
+    pub(super) limits: Limits,
+    pub(super) memory: Origin,
+    pub(super) computing: Option<Rates>,
+    pub(super) drive: Option<Given>,
+}
+
+impl MachineFacts {
+    fn json(&self) -> Value {
+        let Limits { total, available } = self.limits;
+        let measured = |value: f64| Given { value, origin: Origin::Measured }.json();
+        let rates = self.computing.as_ref();
+        let products = rates.map(|rates| {
+            let product = |rate: &engine::predict::ProductRate| {
+                json!({
+                    "packing": rate.packing.name(),
+                    "inputs": rate.inputs,
+                    "multiply_adds_per_second": measured(rate.multiply_adds),
+                })
+            };
+            rates.products.iter().map(product).collect::<Vec<_>>()
+        });
+        json!({
+            "memory": {
+                "total_bytes": total,
+                "available_bytes": available,
+                "usable_bytes": self.limits.usable(),
+                "reserve_bytes": self.limits.reserve(),
+                "origin": self.memory.name(),
+            },
+            "disk_bytes_per_second": self.drive.map(Given::json),
+            "memory_bytes_per_second": rates.map(|rates| measured(rates.memory_bytes)),
+            "floats_per_second": rates.map(|rates| measured(rates.floats)),
+            "byte_products_per_second": rates.map(|rates| measured(rates.byte_products)),
+            "products": products,
+        })
+    }
+}
+
+/// Seconds, and what bounds them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bounded {
+    pub(super) seconds: f64,
+    pub(super) bound: Bound,
+}
+
+/// A step as it is told; seconds are for one of its tokens, and None where a rate is not known.
+pub(super) struct StepFacts {
+    pub(super) step: Prediction,
+    pub(super) compute: Option<f64>,
+    pub(super) reads: Option<f64>,
+    /// If all guesses are right.
+    pub(super) least: Option<Bounded>,
+    /// If none are.
+    pub(super) most: Option<Bounded>,
+}
+
+impl StepFacts {
+    /// Of a prediction, with the settings that say how reads and computing go together.
+    pub(super) fn new(step: Prediction, drive: Option<Given>, args: &EngineArgs) -> Self {
+        let rows = f64::from(step.rows);
+        let reads = match drive {
+            Some(drive) => Some(step.bytes() / drive.value),
+            None => (step.bytes() < 1.0).then_some(0.0),
+        };
+        let (least, most) = match (args.overlap.0, args.look_ahead) {
+            (false, _) => (Together::InTurn, Together::InTurn),
+            (true, LookAhead::Off) => (Together::Dependent, Together::Dependent),
+            (true, _) => (Together::Guessed, Together::Dependent),
+        };
+        let of = |together| {
+            let (time, reads) = (step.time.as_ref()?, reads?);
+            let seconds = time.seconds(reads, together) / rows;
+            Some(Bounded { seconds, bound: time.bound(reads, together) })
+        };
+        let (least, most) = (of(least), of(most));
+        let compute = step.time.as_ref().map(|time| time.compute() / rows);
+        StepFacts { compute, reads: reads.map(|reads| reads / rows), least, most, step }
+    }
+
+    /// Bytes for one of its tokens: if nothing is found, and with hits.
+    pub(super) fn bytes(&self) -> (f64, f64) {
+        let rows = f64::from(self.step.rows);
+        (self.step.bytes_cold() / rows, self.step.bytes() / rows)
+    }
+
+    /// `token`, or how many of a prompt.
+    pub(super) fn name(&self) -> &'static str {
+        if self.step.rows == 1 { "token" } else { "prompt" }
+    }
+
+    fn json(&self) -> Value {
+        let (cold, bytes) = self.bytes();
+        let traffic = self.step.traffic;
+        let seconds = |of: Option<Bounded>| of.map(|of| of.seconds);
+        let bound = |of: Option<Bounded>| of.map(|of| of.bound.name());
+        json!({
+            "step": self.name(),
+            "rows": self.step.rows,
+            "tokens_before": self.step.behind,
+            "experts_a_layer": traffic.experts,
+            "hit_rate": traffic.hit_rate,
+            "hits_from": traffic.source.name(),
+            "bytes_per_token_cold": cold,
+            "bytes_per_token": bytes,
+            "seconds_per_token": {
+                "compute": self.compute,
+                "reads": self.reads,
+                "all_guesses_right": seconds(self.least),
+                "no_guess_right": seconds(self.most),
+            },
+            "bound": {"all_guesses_right": bound(self.least), "no_guess_right": bound(self.most)},
+        })
+    }
+}
+
+/// Everything.
+pub(super) struct Outlook {
+    pub(super) model: Vec<String>,
+    pub(super) settings: Settings,
+    pub(super) source: Source,
+    pub(super) machine: MachineFacts,
+    pub(super) plan: Plan,
+    pub(super) steps: Vec<StepFacts>,
+    pub(super) notes: Vec<String>,
+}
+
+impl Outlook {
+    /// For programs.
+    pub(super) fn json(&self) -> Value {
+        let Outlook { model, settings, source, machine, plan, steps, notes } = self;
+        let item = |(what, bytes): &(String, u64)| json!({"what": what, "bytes": bytes});
+        let dense = plan.dense.rows.iter().map(|((kind, storage), (parameters, bytes))| {
+            json!({"kind": kind, "storage": storage, "parameters": parameters, "bytes": bytes})
+        });
+        let choices = plan.choices.iter().map(|(dense, bytes)| {
+            json!({"dense": dense.name(), "needed_bytes": bytes, "fits": *bytes <= machine.limits.usable()})
+        });
+        json!({
+            "model": model,
+            "settings": settings,
+            "source": {
+                "from": source.from,
+                "shards": {"named": source.named, "present": source.shards},
+                "bytes": source.bytes,
+                "missing_bytes": source.missing_bytes(),
+                "used_bytes": source.used_bytes,
+            },
+            "machine": machine.json(),
+            "memory": {
+                "planned_bytes": plan.bytes(),
+                "mapped_bytes": plan.dense.mapped,
+                "items": plan.items.iter().map(item).collect::<Vec<_>>(),
+                "dense": dense.collect::<Vec<_>>(),
+                "packings": choices.collect::<Vec<_>>(),
+            },
+            "experts": {
+                "slots": plan.slab.map_or(0, |slab| slab.slots()),
+                "total": plan.experts,
+                "bytes_each": plan.expert_bytes,
+                "resident": plan.all_resident(),
+            },
+            "steps": steps.iter().map(StepFacts::json).collect::<Vec<_>>(),
+            "notes": notes,
+        })
+    }
+}

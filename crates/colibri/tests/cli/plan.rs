@@ -1,0 +1,222 @@
+//! `colibri plan`: the plan of a run, from the index alone, for a described machine, with hits from traces; and what it
+//! refuses.
+use crate::common::{colibri, model_copy, text_of};
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+use tempfile::TempDir;
+
+/// Of the embedded model: layers with experts, picks a token, bytes of an expert.
+const LAYERS: f64 = 8.0;
+const PICKS: f64 = 4.0;
+const EXPERT: f64 = 9792.0;
+
+/// The steps of a plan by name: a first token, one at the end of the context, a prompt.
+fn steps(plan: &Value) -> [&Value; 3] {
+    let steps = plan["steps"].as_array().unwrap();
+    [&steps[0], &steps[1], &steps[2]]
+}
+
+fn number(value: &Value, pointer: &str) -> f64 {
+    value.pointer(pointer).and_then(Value::as_f64).unwrap_or_else(|| panic!("{pointer} in {value}"))
+}
+
+fn close(found: f64, expected: f64) {
+    assert!((found - expected).abs() <= 1e-9 * expected.abs().max(1e-9), "{found}, expected {expected}");
+}
+
+/// Lets only the files stay that a download begins with.
+fn index_alone() -> TempDir {
+    let model = model_copy();
+    for entry in fs::read_dir(model.path()).unwrap().map(Result::unwrap) {
+        let name = entry.file_name().into_string().unwrap();
+        if name != "config.json" && name != "model.safetensors.index.json" {
+            fs::remove_file(entry.path()).unwrap();
+        }
+    }
+    model
+}
+
+#[test]
+fn a_run_takes_what_was_planned() {
+    let flags = ["--context", "300", "--chunk", "32", "--expert-cache", "40x", "--dense", "int8", "--json"];
+    let plan = colibri(&[&["plan", "--no-measure"], &flags[..]].concat()).good();
+    let run = colibri(&[&["run", "Once", "--max-tokens", "1"], &flags[..]].concat());
+    assert!(run.stderr.contains("of experts; were they picked evenly, 15.6 % of them"), "{}", run.stderr);
+    let run = run.good();
+    assert_eq!(plan["memory"]["planned_bytes"], run["stats"]["memory"]["planned_bytes"]);
+    assert_eq!(plan["experts"]["slots"], run["stats"]["experts"]["slots"]);
+    for setting in ["dense", "context", "chunk", "expert_cache", "look_ahead"] {
+        assert_eq!(plan["settings"][setting], run["settings"][setting], "{setting}");
+    }
+    // An item of each kind of dense weights makes up their sum.
+    let sum = |list: &str| {
+        plan["memory"][list].as_array().unwrap().iter().map(|row| number(row, "/bytes")).sum::<f64>()
+    };
+    close(sum("items"), number(&plan, "/memory/planned_bytes"));
+    close(sum("dense"), number(&plan["memory"]["items"][0], "/bytes"));
+    assert_eq!(plan["memory"]["packings"].as_array().unwrap().len(), 3);
+}
+
+#[test]
+fn the_index_is_enough_for_a_described_machine() {
+    let model = index_alone();
+    let place = text_of(model.path());
+    let flags =
+        ["--model", place, "--ram", "64GB", "--disk", "7GB/s", "--expert-cache", "64x", "--no-measure"];
+    let plan = colibri(&[&["plan", "--json"], &flags[..]].concat()).good();
+    assert_eq!(plan["source"]["from"], "config.json and the index alone");
+    assert_eq!(
+        (&plan["source"]["shards"]["named"], &plan["source"]["shards"]["present"]),
+        (&12.into(), &0.into())
+    );
+    let index: Value =
+        serde_json::from_slice(&fs::read(model.path().join("model.safetensors.index.json")).unwrap())
+            .unwrap();
+    assert_eq!(plan["source"]["bytes"], index["metadata"]["total_size"]);
+    assert_eq!(plan["source"]["missing_bytes"], plan["source"]["bytes"]);
+    let memory = &plan["machine"]["memory"];
+    assert_eq!((&memory["total_bytes"], &memory["origin"]), (&64_000_000_000_u64.into(), &"given".into()));
+    close(number(memory, "/usable_bytes"), 64e9 - 64e9 / 50.0 - f64::from(256 << 20));
+    assert_eq!(plan["machine"]["disk_bytes_per_second"]["origin"], "given");
+
+    let [first, last, prompt] = steps(&plan);
+    let cold = LAYERS * PICKS * EXPERT;
+    close(number(first, "/bytes_per_token_cold"), cold);
+    close(number(first, "/bytes_per_token"), cold * 0.75);
+    close(number(first, "/seconds_per_token/reads"), cold * 0.75 / 7e9);
+    assert_eq!(
+        (&first["hits_from"], &first["tokens_before"], &last["tokens_before"]),
+        (&"chance".into(), &0.into(), &4095.into())
+    );
+    // 512 rows ask for all experts of a layer, once for the whole chunk.
+    let asked = 32.0 * (1.0 - (1.0 - 4.0 / 32.0_f64).powi(512));
+    close(number(prompt, "/bytes_per_token_cold"), LAYERS * asked * EXPERT / 512.0);
+    // What computing takes was not measured, so nothing is said of all together.
+    assert!(first["seconds_per_token"]["compute"].is_null() && first["bound"]["no_guess_right"].is_null());
+
+    let text = colibri(&[&["plan"], &flags[..]].concat());
+    assert_eq!(text.code, 0, "{}", text.stderr);
+    let long = text.stdout.lines().find(|line| line.chars().count() > 80 && !line.contains(place));
+    assert_eq!(long, None);
+    for part in ["the index alone", "to be downloaded", "memory (given)", "disk 7.00 GB/s (given)", "25.0%"] {
+        assert!(text.stdout.contains(part), "{part} in {}", text.stdout);
+    }
+
+    // With some shards it says so; a name that the index lacks is refused as ever.
+    let shard = "model-00003-of-000012.safetensors";
+    fs::copy(model_copy().path().join(shard), model.path().join(shard)).unwrap();
+    let some = colibri(&[&["plan", "--json"], &flags[..]].concat()).good();
+    assert_eq!(some["source"]["from"], "config.json, the index and some of the shards");
+    assert!(number(&some, "/source/missing_bytes") < number(&plan, "/source/missing_bytes"));
+    // Of so small a model a header tells of padding that is read ahead, and nothing else.
+    let bytes = |plan: &Value| number(plan, "/memory/planned_bytes");
+    assert!((bytes(&some) - bytes(&plan)).abs() < 1000.0);
+    let mut lacking = index;
+    let names = lacking["weight_map"].as_object_mut().unwrap();
+    names.remove("language_model.model.layers.4.self_attn.q_proj.weight").unwrap();
+    fs::write(model.path().join("model.safetensors.index.json"), lacking.to_string()).unwrap();
+    let (_, message) = colibri(&[&["plan", "--json"], &flags[..]].concat()).error(1);
+    assert!(message.contains("layers.4.self_attn.q_proj.weight"), "{message}");
+}
+
+/// Guesses and overlap decide how reads and computing go together; computing is measured, the drive is given.
+#[test]
+fn seconds_follow_from_what_waits_for_what() {
+    let plan = |flags: &[&str]| {
+        let fixed = ["plan", "--json", "--expert-cache", "40x", "--disk", "1MB/s", "--chunk", "8"];
+        colibri(&[&fixed[..], flags].concat()).good()
+    };
+    let of = |plan: &Value, what: &str| number(steps(plan)[0], &format!("/seconds_per_token/{what}"));
+    let range = plan(&[]);
+    let (compute, reads) = (of(&range, "compute"), of(&range, "reads"));
+    let (least, most) = (of(&range, "all_guesses_right"), of(&range, "no_guess_right"));
+    assert!(compute > 0.0 && reads > 0.0);
+    close(least, compute.max(reads));
+    assert!(least <= most && most <= compute + reads, "{least} {most}");
+    assert_eq!(range["machine"]["memory_bytes_per_second"]["origin"], "measured");
+    let kinds = range["machine"]["products"].as_array().unwrap();
+    assert!(
+        kinds.iter().any(|kind| kind["packing"] == "mxfp4")
+            && kinds.iter().any(|kind| kind["packing"] == "bf16")
+    );
+    let off = plan(&["--look-ahead", "off"]);
+    close(of(&off, "all_guesses_right"), of(&off, "no_guess_right"));
+    let in_turn = plan(&["--overlap", "off"]);
+    close(of(&in_turn, "no_guess_right"), of(&in_turn, "compute") + of(&in_turn, "reads"));
+    // 300 kB at 1 MB/s take longer than computing on any machine of today.
+    assert_eq!(steps(&range)[0]["bound"]["all_guesses_right"], "disk");
+    // The embedded model lies in memory: without a given rate nothing can be measured.
+    let unknown = colibri(&["plan", "--json", "--expert-cache", "40x"]).good();
+    assert!(steps(&unknown)[0]["seconds_per_token"]["reads"].is_null());
+    assert!(unknown["notes"].to_string().contains("seconds are not predicted: the model lies in memory"));
+    let resident = colibri(&["plan", "--json"]).good();
+    close(of(&resident, "reads"), 0.0);
+    close(of(&resident, "no_guess_right"), of(&resident, "compute"));
+}
+
+/// Tokens of one text, and what a plan made from the trace of another said of them.
+fn traced(place: &Path, name: &str, prompt: &str, seed: &str) -> String {
+    let file = text_of(&place.join(name)).to_owned();
+    let flags = ["--max-tokens", "300", "--seed", seed, "--expert-cache", "64x", "--look-ahead", "off"];
+    colibri(&[&["run", prompt, "--trace-routing", &file, "--json"], &flags[..]].concat()).good();
+    file
+}
+
+#[test]
+fn hits_come_from_traces_of_runs() {
+    let place = TempDir::new().unwrap();
+    let one = traced(place.path(), "one", "The little girl went to the forest with her mother", "3");
+    let other = traced(place.path(), "other", "One day a boy found a red ball", "4");
+    let planned = |trace: &str, slots: &str| {
+        let plan =
+            colibri(&["plan", "--no-measure", "--expert-cache", slots, "--trace", trace, "--json"]).good();
+        let token = steps(&plan)[0].clone();
+        assert_eq!(token["hits_from"], "traces");
+        (number(&token, "/hit_rate"), plan)
+    };
+    let ((predicted, _), (found, _)) = (planned(&one, "64x"), planned(&other, "64x"));
+    assert!((predicted - found).abs() <= 0.02, "{predicted}, found {found}");
+    // What is found is what the run itself counted: tokens and the prompt together.
+    let (_, plan) = planned(&other, "64x");
+    let simulated = colibri(&["simulate", &other, "--slots", "64", "--policy", "lfu", "--json"]).good();
+    let [token, _, prompt] = steps(&plan);
+    let rows = number(&simulated["traces"][0], "/rows");
+    let asked = |step: &Value, times: f64| number(step, "/experts_a_layer") * LAYERS * times;
+    let (tokens, prompts) = (asked(token, rows - prompt_rows(&other)), asked(prompt, 1.0));
+    let hits = tokens * number(token, "/hit_rate") + prompts * number(prompt, "/hit_rate");
+    let line =
+        simulated["results"].as_array().unwrap().iter().find(|line| line["known"] == "nothing").unwrap();
+    assert!((hits - number(line, "/hits")).abs() < 0.5, "{hits} of {line}");
+}
+
+/// Tokens of the prompt, which was fed in one chunk.
+fn prompt_rows(trace: &str) -> f64 {
+    let trace = store::routing::RoutingTrace::parse(&fs::read(trace).unwrap()).unwrap();
+    (trace.steps[0][0].picks.len() / usize::from(trace.head.ranks)) as f64
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    let place = TempDir::new().unwrap();
+    let trace = traced(place.path(), "a", "Once", "1");
+    let cases: [(&[&str], i32, &str); 9] = [
+        (&["--ram", "64"], 2, "such as 64GB"),
+        (&["--ram", "1MB"], 2, "256MiB"),
+        (&["--disk", "7GB"], 2, "such as 7GB/s"),
+        (&["--no-measure", "--readers", "2"], 2, "--readers has no effect on a plan: no drive is measured"),
+        (&["--disk", "7GB/s", "--io", "buffered"], 2, "--io has no effect on a plan"),
+        (&["--mirror", "x"], 2, "--mirror has no effect on a plan"),
+        (
+            &["--layers", "3", "--trace", &trace],
+            1,
+            "expected 2 layers of 32 experts, of which a token picks 4, found 8 layers",
+        ),
+        (&["--trace", "absent"], 1, "absent"),
+        (&["--ram", "256MiB"], 1, "the model needs"),
+    ];
+    for (flags, code, part) in cases {
+        let (_, message) = colibri(&[&["plan", "--json"], flags].concat()).error(code);
+        assert!(message.contains(part), "{flags:?}: {message}");
+    }
+}
