@@ -27,12 +27,13 @@ pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode, Failure> {
     let mut plan = load::plan_within(&model, &request, 0, limits)?;
     work::refuse_idle(&mut plan, &args.engine)?;
     let traces = traces(args, &model, &plan)?;
-    let steps = Steps::new(args, &model, &plan)?;
+    let steps = Steps::new(&model, &plan)?;
     let computing = computing(args, &steps, &mut notes)?;
     let drive = drive(args, &model, &plan, &mut notes)?;
     let source = Source::of(&model, &plan);
     notes.splice(0..0, model.checkpoint.notes().iter().chain(&model.notes).chain(&plan.notes).cloned());
     notes.extend(source.note());
+    notes.extend(without_reads(args, &plan));
     let (predictions, note) = steps.predicted(args, &model, &plan, &traces, computing.as_ref());
     notes.extend(note);
     let outlook = Outlook {
@@ -69,6 +70,18 @@ fn idle(args: &PlanArgs) -> Result<Vec<String>, Failure> {
     }
     let notes = idle.into_iter().map(|(name, what)| settings::idle(name, what));
     Ok(notes.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
+}
+
+/// What was typed for reads that there are none of: memory decides that, so it is enough to say so.
+fn without_reads(args: &PlanArgs, plan: &Plan) -> Vec<String> {
+    let why = match plan.slab {
+        None => "none of the layers in use has routed experts",
+        Some(_) if plan.all_resident() => "there is a slot for every expert",
+        Some(_) => return Vec::new(),
+    };
+    let given = [("--disk", args.disk.is_some()), ("--trace", !args.trace.is_empty())];
+    let idle = given.into_iter().filter(|(_, given)| *given);
+    idle.map(|(flag, _)| format!("{flag} changes nothing: {why}")).collect()
 }
 
 /// The traces, each of which must be of a model of these sizes.
@@ -157,7 +170,7 @@ struct Steps {
 }
 
 impl Steps {
-    fn new(_: &PlanArgs, model: &Model, plan: &Plan) -> Result<Self, Failure> {
+    fn new(model: &Model, plan: &Plan) -> Result<Self, Failure> {
         let step = |rows| ops_of_step(&model.checkpoint, &model.family, &plan.options, rows);
         Ok(Steps { token: step(1)?, prompt: step(plan.chunk)? })
     }

@@ -150,7 +150,10 @@ fn seconds_follow_from_what_waits_for_what() {
     let unknown = colibri(&["plan", "--json", "--expert-cache", "40x"]).good();
     assert!(steps(&unknown)[0]["seconds_per_token"]["reads"].is_null());
     assert!(unknown["notes"].to_string().contains("seconds are not predicted: the model lies in memory"));
-    let resident = colibri(&["plan", "--json"]).good();
+    let resident = colibri(&["plan", "--json", "--disk", "1GB/s"]).good();
+    assert!(
+        resident["notes"].to_string().contains("--disk changes nothing: there is a slot for every expert")
+    );
     close(of(&resident, "reads"), 0.0);
     close(of(&resident, "no_guess_right"), of(&resident, "compute"));
 }
