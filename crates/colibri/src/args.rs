@@ -10,9 +10,10 @@ mod routing;
 mod sampling;
 mod shell;
 mod text;
+mod tune;
 
 use crate::errors::EXIT_CODES;
-use crate::values;
+use crate::{settings, values};
 pub(crate) use bench::{BENCH_NOTES, BenchArgs, What};
 pub(crate) use chat::{ChatArgs, SpeechArgs};
 use clap::{Args, Parser, Subcommand};
@@ -27,10 +28,11 @@ pub(crate) use routing::{HistoryArgs, RecordArgs, SimulateArgs};
 pub(crate) use sampling::{HEADING as SAMPLING_HEADING, SamplingArgs};
 pub(crate) use shell::{CompletionsArgs, ManArgs};
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 use store::cache::CachePolicy;
 pub(crate) use text::{RenderArgs, TokenizeArgs};
+pub(crate) use tune::{TUNE_NOTES, TuneArgs};
 
 /// Of the program and of the numbers it computes.
 static VERSION: LazyLock<String> =
@@ -41,10 +43,13 @@ static SETTINGS_AND_EXIT_CODES: LazyLock<String> = LazyLock::new(|| format!("{SE
 static BENCH_NOTES_AND_EXIT_CODES: LazyLock<String> =
     LazyLock::new(|| format!("{BENCH_NOTES}\n\n{EXIT_CODES}"));
 
+static TUNE_NOTES_AND_EXIT_CODES: LazyLock<String> =
+    LazyLock::new(|| format!("{TUNE_NOTES}\n\n{EXIT_CODES}"));
+
 /// How settings are made.
 const SETTINGS: &str = "\
 What a flag sets, a variable and a line of the file set too; the flag goes
-first, then the variable, then the file:
+first, then the variable, then the file, then a profile of `colibri tune`:
   --expert-cache 8GB    COLIBRI_EXPERT_CACHE=8GB    expert-cache = \"8GB\"
   --ignore-eos          COLIBRI_IGNORE_EOS=1        ignore-eos = true
   --model a --model b   COLIBRI_MODEL=a:b           model = [\"a\", \"b\"]
@@ -109,6 +114,10 @@ pub(crate) enum Command {
     /// enough
     #[command(after_help = EXIT_CODES)]
     Plan(PlanArgs),
+    /// Find the fastest settings for a model on this machine by trying them in turn, and write them to a profile that the other
+    /// commands read
+    #[command(after_help = EXIT_CODES, after_long_help = TUNE_NOTES_AND_EXIT_CODES.as_str())]
+    Tune(TuneArgs),
     /// Write a model anew so that it is read best: experts in order, each in one piece, dense weights packed, everything with
     /// a checksum; the same tokens come out of it
     #[command(after_help = EXIT_CODES)]
@@ -141,6 +150,7 @@ impl Command {
             Command::Tokenize(args) => args.output.json,
             Command::Doctor(args) => args.output.json,
             Command::Bench(args) => args.output.json,
+            Command::Tune(args) => args.output.json,
             Command::Convert(args) => args.output.json,
             Command::Simulate(args) => args.output.json,
             Command::Plan(args) => args.output.json,
@@ -163,6 +173,7 @@ impl Command {
             Command::Doctor(args) => &args.model.model,
             Command::Bench(args) => &args.model.model,
             Command::Plan(args) => &args.model.model,
+            Command::Tune(args) => &args.model.model,
             Command::Convert(args) => &args.places,
             Command::Config(_) | Command::Completions(_) | Command::Man(_) | Command::Simulate(_) => &[],
         }
@@ -178,6 +189,7 @@ impl Command {
             Command::Verify(args) => Some(&args.engine),
             Command::Bench(args) => Some(&args.engine),
             Command::Plan(args) => Some(&args.engine),
+            Command::Tune(args) => Some(&args.engine),
             Command::Inspect(_)
             | Command::Render(_)
             | Command::Tokenize(_)
@@ -377,9 +389,13 @@ pub(crate) struct ModelArgs {
 }
 
 /// How it is computed, and in how much memory.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Engine")]
 pub(crate) struct EngineArgs {
+    /// A profile that `colibri tune` wrote for this model on this machine, or off. What it says of threads, io, readers,
+    /// look-ahead and expert-cache holds where no flag, variable or configuration file says anything; changes no result
+    #[arg(long, value_name = "FILE", default_value = settings::NO_PROFILE)]
+    pub(crate) profile: PathBuf,
     /// Tokens of the prompt computed together, 1 to 4096; changes no result. Where the results of every token are written
     /// or compared it is at most 64, and less if they would take more than 64 MiB [default: the most of 512, 256, 128, 64
     /// and 32 that take no more than 2 % of the memory]
@@ -454,6 +470,11 @@ impl EngineArgs {
     /// The packing asked for, if not `auto`.
     pub(crate) fn dense(&self) -> Option<Dense> {
         self.dense.0
+    }
+
+    /// The profile asked for, if any.
+    pub(crate) fn profile(&self) -> Option<&Path> {
+        Some(self.profile.as_path()).filter(|path| *path != Path::new(settings::NO_PROFILE))
     }
 }
 

@@ -15,4 +15,5 @@ pub(crate) mod run;
 pub(crate) mod simulate;
 pub(crate) mod tokenize;
 pub(crate) mod trace;
+pub(crate) mod tune;
 pub(crate) mod verify;

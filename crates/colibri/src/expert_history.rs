@@ -1,8 +1,7 @@
 //! Which experts the model asked for in earlier runs: where the file of each model lies, and what is said about it. That it
 //! cannot be read or written is said once and stops nothing. What stands in it is [`store::history`]'s.
-use crate::report;
+use crate::{report, target};
 use engine::Engine;
-use etcetera::BaseStrategy as _;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
@@ -25,14 +24,13 @@ impl ExpertHistory {
             );
             return none;
         };
-        let places = match etcetera::choose_base_strategy() {
-            Ok(places) => places,
+        let folder = match target::state_folder() {
+            Ok(folder) => folder,
             Err(error) => {
                 report::tell(&format!("note: no history of experts is kept: {error}"));
                 return none;
             }
         };
-        let folder = places.state_dir().unwrap_or_else(|| places.data_dir()).join("colibri");
         let mut name = "experts-".to_owned();
         for byte in &empty.identity[..8] {
             // Writing to a string cannot fail.

@@ -357,11 +357,15 @@ fn gauge(args: &EngineArgs, notes: &mut Vec<String>) -> Result<Option<Box<dyn Ga
             }
         };
     }
-    let machine = match std::env::var_os(PRESSURE_VARIABLE) {
+    Ok(Some(Box::new(machine_gauge())))
+}
+
+/// Who tells when memory is short.
+pub(crate) fn machine_gauge() -> MachineGauge {
+    match std::env::var_os(PRESSURE_VARIABLE) {
         Some(folder) => MachineGauge::under(folder.into()),
         None => MachineGauge::new(),
-    };
-    Ok(Some(Box::new(machine)))
+    }
 }
 
 /// Loads by the plan, with progress on standard error; the engine and the time it took.

@@ -17,6 +17,7 @@ mod logging;
 mod logprobs;
 mod partial;
 mod probe;
+mod profile;
 mod progress;
 mod records;
 mod report;
@@ -74,6 +75,7 @@ fn execute(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Command::Tokenize(args) => commands::tokenize::run(args),
         Command::Doctor(args) => commands::doctor::run(args, arguments),
         Command::Bench(args) => commands::bench::run(args),
+        Command::Tune(args) => commands::tune::run(args),
         Command::Convert(args) => commands::convert::run(args),
         Command::Plan(args) => commands::plan::run(args),
         Command::Simulate(args) => commands::simulate::run(args),

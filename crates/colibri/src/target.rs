@@ -2,6 +2,7 @@
 //! paths, not what is written.
 use crate::errors::Failure;
 use crate::interrupt;
+use etcetera::{BaseStrategy as _, HomeDirError};
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
 use std::io::{ErrorKind, Write as _};
@@ -70,6 +71,15 @@ impl Target {
     }
 }
 
+/// The directory for what is kept from run to run, where this platform keeps such things; it need not be there.
+///
+/// # Errors
+/// Why there is none: this user has no home directory.
+pub(crate) fn state_folder() -> Result<PathBuf, HomeDirError> {
+    let places = etcetera::choose_base_strategy()?;
+    Ok(places.state_dir().unwrap_or_else(|| places.data_dir()).join("colibri"))
+}
+
 /// The place that a flag names for a file, links followed, if a file may be there: nothing but a regular file is in its
 /// way, and it does not lie where a model's files are.
 pub(crate) fn place(flag: &str, out: &Path, models: &[PathBuf]) -> Result<PathBuf, Failure> {
@@ -125,4 +135,26 @@ fn belongs(folder: &Path, model: &Path) -> bool {
     let linked =
         |entry: fs::DirEntry| entry.path().canonicalize().is_ok_and(|file| file.parent() == Some(folder));
     folder.starts_with(&home) || fs::read_dir(&home).is_ok_and(|list| list.flatten().any(linked))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_replaced_whole_or_not_at_all() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        fs::write(&file, "old").unwrap();
+        let target = Target::new(&file, &[]).unwrap();
+        // What lies there under its other name is no file.
+        fs::create_dir(target.temporary()).unwrap();
+        let failure = target.replace(b"new").unwrap_err();
+        assert!(failure.message().starts_with("writing ") && failure.kind() == "io", "{}", failure.message());
+        assert_eq!(fs::read(&file).unwrap(), b"old");
+        fs::remove_dir(target.temporary()).unwrap();
+        target.replace(b"new").unwrap();
+        assert_eq!(fs::read(&file).unwrap(), b"new");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
 }

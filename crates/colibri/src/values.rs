@@ -1,5 +1,6 @@
 //! Values of flags: from text to a number or choice in its range, or what was expected instead. The parser of the
 //! command line adds the flag's name.
+use crate::settings::PROFILE_SETTINGS;
 use engine::sampler::{BIAS_MAX, LOGPROBS_MAX, PENALTY_MAX, REPETITION_MAX, REPETITION_MIN};
 use memory::CacheSize;
 use models::Dense;
@@ -24,6 +25,10 @@ pub(crate) struct CacheSizes(pub(crate) Vec<CacheSize>);
 /// Policies of that cache.
 #[derive(Clone, Debug)]
 pub(crate) struct Policies(pub(crate) Vec<CachePolicy>);
+
+/// Settings that `tune` tries, in the order in which it does.
+#[derive(Clone, Debug)]
+pub(crate) struct Tunable(pub(crate) Vec<&'static str>);
 
 /// None: the plan chooses.
 #[derive(Clone, Copy, Debug)]
@@ -73,6 +78,18 @@ pub(crate) fn slots(text: &str) -> Result<CacheSizes, String> {
         format!("{part}{experts}").parse().map_err(|error: memory::MemoryError| error.to_string())
     };
     text.split(',').map(size).collect::<Result<_, _>>().map(CacheSizes)
+}
+
+/// `threads,readers`
+pub(crate) fn tunable(text: &str) -> Result<Tunable, String> {
+    let named: Vec<&str> = text.split(',').map(str::trim).collect();
+    if let Some(other) = named.iter().find(|name| !PROFILE_SETTINGS.contains(name)) {
+        let all = PROFILE_SETTINGS.join(", ");
+        return Err(format!(
+            "`{other}` is no setting that is tried; write names with commas between them, of {all}"
+        ));
+    }
+    Ok(Tunable(PROFILE_SETTINGS.into_iter().filter(|name| named.contains(name)).collect()))
 }
 
 /// `all` or `lru,lfu:64`
@@ -179,6 +196,11 @@ pub(crate) fn logprobs(text: &str) -> Result<u32, String> {
 /// Of measurements.
 pub(crate) fn repeats(text: &str) -> Result<u32, String> {
     number_in(text, 1..=100)
+}
+
+/// Repeats of one value of a setting: fewer than four tell no spread.
+pub(crate) fn tune_repeats(text: &str) -> Result<u32, String> {
+    number_in(text, 4..=100)
 }
 
 /// Memory that is gone through.
@@ -320,6 +342,15 @@ pub(crate) fn device(text: &str) -> Result<DeviceChoice, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tunable_settings_are_tried_in_their_order() {
+        assert_eq!(tunable("readers, threads,readers").unwrap().0, ["threads", "readers"]);
+        for text in ["", "seed", "threads,,io", "threads;io"] {
+            assert!(tunable(text).unwrap_err().contains("threads, io, readers"), "{text}");
+        }
+        assert!(tune_repeats("3").unwrap_err().contains("4 to 100"));
+    }
 
     #[test]
     fn precisions_are_thousandths_from_the_largest_on() {

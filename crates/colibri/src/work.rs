@@ -4,7 +4,7 @@ use crate::errors::Failure;
 use crate::load::{self, Model};
 use crate::report::{self, Pace, Settings, Stats};
 use crate::sampling::Decoding;
-use crate::{interrupt, progress, settings};
+use crate::{interrupt, profile, progress, settings};
 use engine::plan::Request;
 use engine::{Engine, EngineError, Plan, Session, Streaming};
 use models::kimi_k3::KimiK3Config;
@@ -24,17 +24,24 @@ pub(crate) struct Demand {
     /// What the command itself keeps in memory beside the engine, in bytes.
     held: Vec<(String, u64)>,
     notes: Vec<String>,
+    quiet: bool,
 }
 
 impl Demand {
     /// A prompt of `tokens` tokens.
     pub(crate) fn new(request: Request, tokens: usize) -> Self {
-        Demand { request, tokens, decoding: None, held: Vec::new(), notes: Vec::new() }
+        Demand { request, tokens, decoding: None, held: Vec::new(), notes: Vec::new(), quiet: false }
     }
 
     /// Tokens are chosen, in this way.
     pub(crate) fn choosing(mut self, decoding: Decoding) -> Self {
         self.decoding = Some(decoding);
+        self
+    }
+
+    /// Nothing is said of it: the same was said before.
+    pub(crate) fn quiet(mut self) -> Self {
+        self.quiet = true;
         self
     }
 
@@ -81,12 +88,14 @@ pub(crate) struct Planned<'a> {
     /// What is in force.
     pub(crate) settings: Settings,
     streaming: Streaming,
+    quiet: bool,
 }
 
 impl<'a> Planned<'a> {
     /// Plans and says what is planned.
     pub(crate) fn new(model: &'a Model, args: &'a EngineArgs, demand: Demand) -> Result<Self, Failure> {
-        let Demand { request, tokens, decoding, mut held, notes } = demand;
+        let Demand { request, tokens, decoding, mut held, notes, quiet } = demand;
+        profile::check(model, args)?;
         let (streaming, notes_on_reads) = load::streaming(model, args)?;
         if !args.mirror.is_empty() {
             let reads = u64::from(args.readers) * streaming.reader.drives() as u64;
@@ -100,8 +109,10 @@ impl<'a> Planned<'a> {
             plan.notes.extend(notes_on_reads);
         }
         let settings = Settings::new(model, args, &plan, decoding);
-        report::announce(&settings, &plan, model);
-        Ok(Planned { model, args, plan, settings, streaming })
+        if !quiet {
+            report::announce(&settings, &plan, model);
+        }
+        Ok(Planned { model, args, plan, settings, streaming, quiet })
     }
 
     /// Loads it on the device that was asked for. From here on Ctrl-C only asks it to stop.
@@ -114,7 +125,9 @@ impl<'a> Planned<'a> {
     pub(crate) fn load_on(self, device: Box<dyn Device>) -> Result<Work, Failure> {
         let (engine, load_time) = load::load(self.model, self.plan, device, self.streaming)?;
         let cancel = interrupt::stoppable();
-        report::loaded(load_time);
+        if !self.quiet {
+            report::loaded(load_time);
+        }
         let before = engine.cache_statistics();
         Ok(Work { engine, settings: self.settings, cancel, load_time, before })
     }

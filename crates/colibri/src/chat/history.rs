@@ -1,7 +1,6 @@
 //! What was entered at a terminal in earlier chats: a file that only its owner can read. That it cannot be read or
 //! written is said once and stops nothing.
-use crate::report;
-use etcetera::BaseStrategy as _;
+use crate::{report, target};
 use rustyline::history::{FileHistory, History as _};
 use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
@@ -23,11 +22,8 @@ impl History {
     /// The one in the platform's directory for such things: `$XDG_STATE_HOME/colibri`, or where programs keep their
     /// data if the platform has no such place.
     pub(crate) fn kept() -> Self {
-        match etcetera::choose_base_strategy() {
-            Ok(places) => {
-                let folder = places.state_dir().unwrap_or_else(|| places.data_dir()).join("colibri");
-                History { file: Some(folder.join("chat-history")) }
-            }
+        match target::state_folder() {
+            Ok(folder) => History { file: Some(folder.join("chat-history")) },
             Err(error) => {
                 report::tell(&format!(
                     "note: no history is kept: {error}; --no-history says that none is wanted"

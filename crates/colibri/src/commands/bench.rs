@@ -19,7 +19,7 @@ use crate::probe::samples::{Sample, Spread, in_turn};
 use crate::probe::tokens::Tokens;
 use crate::records::Records;
 use crate::work::{Demand, Planned, Work};
-use crate::{interrupt, report};
+use crate::{interrupt, profile, report};
 use engine::{Limits, PlanError, show_bytes};
 use models::Dense;
 use ops::Traced;
@@ -97,6 +97,7 @@ struct Bench<'a> {
 
 impl<'a> Bench<'a> {
     fn new(args: &'a BenchArgs, model: &'a Model, mut notes: Vec<String>) -> Result<Self, Failure> {
+        profile::check(model, &args.engine)?;
         let threads = load::threads(&args.engine);
         let disk = match Disk::of(&model.checkpoint, Access::Direct)? {
             Ok(disk) => Some(disk),

@@ -143,7 +143,7 @@ fn line(row: &Row) -> [String; 3] {
 /// The file's folder stands above the table.
 fn place(origin: &Origin) -> String {
     match origin {
-        Origin::File { path, line, .. } => {
+        Origin::Profile { path, line, .. } | Origin::File { path, line, .. } => {
             let name = path.file_name().unwrap_or(path.as_os_str());
             format!("{}:{line}", name.display())
         }
@@ -195,7 +195,7 @@ fn with_origin(origin: &Origin) -> Map<String, Value> {
     let mut object = Map::new();
     object.insert("origin".into(), origin.kind().into());
     match origin {
-        Origin::File { path, key, line } => {
+        Origin::Profile { path, key, line } | Origin::File { path, key, line } => {
             object.insert("path".into(), path.display().to_string().into());
             object.insert("key".into(), key.as_str().into());
             object.insert("line".into(), (*line).into());

@@ -8,7 +8,7 @@ use crate::doctor::model::{self, Outlook};
 use crate::doctor::{Finding, Standing};
 use crate::errors::Failure;
 use crate::report::{self, counted, paragraph};
-use crate::settings::{Definition, Effective, Origin, Refusal, Row, Surroundings};
+use crate::settings::{Definition, Effective, Refusal, Row, Surroundings};
 use crate::terminal::{ERROR, FAIR, GOOD, Stream};
 use clap::FromArgMatches as _;
 use serde_json::{Value, json};
@@ -100,8 +100,7 @@ impl Running {
 
     /// What a file or a variable says.
     fn told(&self) -> impl Iterator<Item = &Row> {
-        let told = |row: &&Row| matches!(row.origin, Origin::File { .. } | Origin::Environment(_));
-        self.effective.rows.0.iter().filter(told)
+        self.effective.rows.0.iter().filter(|row| row.origin.is_told())
     }
 
     fn file(&self) -> (Option<String>, bool) {

@@ -8,7 +8,7 @@ use crate::errors::Failure;
 use crate::load::{self, Model};
 use crate::probe::rates;
 use crate::report::{self, Settings};
-use crate::{routing, settings, work};
+use crate::{profile, routing, settings, work};
 use engine::predict::{Prediction, Rates, Traffic, by_chance, from_traces};
 use engine::{Limits, Plan, ops_of_step};
 use outlook::{Given, MachineFacts, Origin, Outlook, Source, StepFacts};
@@ -19,6 +19,7 @@ use store::routing::RoutingTrace;
 pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode, Failure> {
     let mut notes = idle(args)?;
     let model = load::open_for_plan(&args.model)?;
+    profile::check(&model, &args.engine)?;
     let (limits, memory) = match args.ram {
         Some(bytes) => (Limits { total: bytes, available: bytes }, Origin::Given),
         None => (Limits::of_machine()?, Origin::Measured),

@@ -5,6 +5,7 @@ use crate::args::EngineArgs;
 use crate::commands::inspect::Seen;
 use crate::errors::Failure;
 use crate::load::{self, Model};
+use crate::profile;
 use crate::report::counted;
 use engine::plan::Request;
 use engine::{Limits, Plan, PlanError, show_bytes};
@@ -140,6 +141,7 @@ pub(crate) fn plan(seen: Seen, args: &EngineArgs) -> Result<(Outlook, Vec<Findin
     let Seen { partial, places, .. } = seen;
     let family = Family::recognise(&partial.checkpoint)?;
     let model = Model { checkpoint: partial.checkpoint, family, places, notes: Vec::new() };
+    profile::check(&model, args)?;
     let request = load::request(args, None, 1);
     let packings = packings(&model, &request)?;
     let mut findings = vec![packing_finding(&packings)];

@@ -173,5 +173,5 @@ fn together(threads: usize, work: impl Fn(usize) + Sync) -> Sample {
     let seconds = (end - start).as_secs_f64();
     let cpu: Option<Duration> = spans.iter().map(|span| span.2).sum();
     let cpu_share = cpu.map(|cpu| cpu.as_secs_f64() / (seconds * threads as f64));
-    Sample { seconds, cpu_share, disturbed: cpu_share.is_some_and(|share| share < 0.9) }
+    Sample { seconds, cpu_share, paged: false, disturbed: cpu_share.is_some_and(|share| share < 0.9) }
 }

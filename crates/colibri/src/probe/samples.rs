@@ -21,7 +21,9 @@ pub(crate) struct Sample {
     pub(crate) seconds: f64,
     /// Processor time by `seconds` on all threads; None where the system does not tell.
     pub(crate) cpu_share: Option<f64>,
-    /// Whether another process had the cores, or the system paged.
+    /// Whether the system paged.
+    pub(crate) paged: bool,
+    /// Whether it did, or another process had the cores.
     pub(crate) disturbed: bool,
 }
 
@@ -158,7 +160,7 @@ fn judged(before: Counts, after: Counts, wall: Duration, threads: usize, idle: D
         (Some(before), Some(after)) => after.saturating_sub(before) > PAGES_MOST,
         _ => false,
     };
-    Sample { seconds: wall.as_secs_f64(), cpu_share: cpu, disturbed: lacked || paged }
+    Sample { seconds: wall.as_secs_f64(), cpu_share: cpu, paged, disturbed: lacked || paged }
 }
 
 /// Processor time of the thread that asks; None where the system does not tell.
@@ -276,7 +278,7 @@ mod tests {
     use super::*;
 
     fn sample(seconds: f64, disturbed: bool) -> Sample {
-        Sample { seconds, cpu_share: Some(0.5), disturbed }
+        Sample { seconds, cpu_share: Some(0.5), paged: false, disturbed }
     }
 
     #[test]

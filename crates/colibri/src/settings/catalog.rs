@@ -6,7 +6,7 @@ use std::any::TypeId;
 
 /// Flags that belong to one call: what goes in, where the results go, and what is to be done. They are given anew each
 /// time, because a forgotten line in a file must not choose them. All other flags are settings.
-const PER_CALL: [&str; 37] = [
+const PER_CALL: [&str; 38] = [
     "guess-precision",
     "ids",
     "inputs",
@@ -44,6 +44,7 @@ const PER_CALL: [&str; 37] = [
     "ram",
     "disk",
     "trace",
+    "sweep",
 ];
 /// Flags that say where settings come from.
 const SOURCES: [&str; 2] = ["config", "no-config"];

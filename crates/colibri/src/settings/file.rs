@@ -8,6 +8,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
+use toml::Spanned;
 use toml::de::{DeInteger, DeTable, DeValue};
 
 /// A file of settings is not longer than this.
@@ -86,7 +87,7 @@ impl Place {
 }
 
 /// The line of a byte, from 1.
-fn line_at(text: &[u8], at: usize) -> usize {
+pub(super) fn line_at(text: &[u8], at: usize) -> usize {
     text[..at.min(text.len())].split(|byte| *byte == b'\n').count()
 }
 
@@ -108,10 +109,7 @@ pub(crate) struct Entry {
 /// What is no TOML, and keys and types that no setting has. No error shows a value: it may be a secret.
 pub(crate) fn entries(path: &Path, text: &str, catalog: &Catalog) -> Result<Vec<Entry>, Failure> {
     let reader = Reader { path, text, catalog };
-    let table = DeTable::parse(text).map_err(|error| {
-        let line = error.span().map_or(1, |span| reader.line(span.start));
-        Failure::Usage(format!("{}, line {line}: {}; correct the line", path.display(), error.message()))
-    })?;
+    let table = parsed(path, text)?;
     let mut entries = Vec::new();
     for (key, value) in table.get_ref() {
         let line = reader.line(key.span().start);
@@ -131,14 +129,23 @@ pub(crate) fn entries(path: &Path, text: &str, catalog: &Catalog) -> Result<Vec<
     Ok(entries)
 }
 
-struct Reader<'a> {
-    path: &'a Path,
-    text: &'a str,
-    catalog: &'a Catalog,
+/// The text as TOML.
+pub(super) fn parsed<'a>(path: &Path, text: &'a str) -> Result<Spanned<DeTable<'a>>, Failure> {
+    DeTable::parse(text).map_err(|error| {
+        let line = error.span().map_or(1, |span| line_at(text.as_bytes(), span.start));
+        Failure::Usage(format!("{}, line {line}: {}; correct the line", path.display(), error.message()))
+    })
+}
+
+/// Makes values of keys.
+pub(super) struct Reader<'a> {
+    pub(super) path: &'a Path,
+    pub(super) text: &'a str,
+    pub(super) catalog: &'a Catalog,
 }
 
 impl Reader<'_> {
-    fn line(&self, at: usize) -> usize {
+    pub(super) fn line(&self, at: usize) -> usize {
         line_at(self.text.as_bytes(), at)
     }
 
@@ -153,7 +160,11 @@ impl Reader<'_> {
         self.refused(line, &format!("there is no command `{name}` that a table could be for; {advice}"))
     }
 
-    fn entry(
+    /// What a key and its value set.
+    ///
+    /// # Errors
+    /// A key that no setting has, and a value of another type.
+    pub(super) fn entry(
         &self,
         command: Option<&CommandSettings>,
         name: &str,
@@ -220,6 +231,10 @@ impl Reader<'_> {
             (Type::Number, DeValue::Integer(number)) => decimal(number),
             (Type::Number, DeValue::Float(number)) => Ok(number.as_str().into()),
             (Type::Text, DeValue::String(text)) => Ok(text.as_ref().into()),
+            // A default such as `off` is a word and no path.
+            (Type::Path, DeValue::String(text)) if setting.default.as_deref() == Some(text.as_ref()) => {
+                Ok(text.as_ref().into())
+            }
             (Type::Path, DeValue::String(text)) => self.rooted(text),
             _ => Err(format!("{} {}", article(value.type_str()), value.type_str())),
         }

@@ -1,13 +1,15 @@
-//! From four places one value for each setting of a command: the command line first, then the environment, then the
-//! command's table in the file, then the top of the file. Knows definitions and texts, not what values mean.
+//! From five places one value for each setting of a command: the command line first, then the environment, then the
+//! command's table in the file, then the top of the file, then a profile. Knows definitions and texts, not what values mean.
 use super::catalog::{CommandSettings, Kind, Setting};
 use super::file::Entry;
 use super::origin::{Origin, Origins};
+use super::profile::{NO_PROFILE, PROFILE};
 use super::rules::{IDLE, Idle, NEEDING, Needing, Quiet};
 use crate::errors::Failure;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command};
 use std::ffi::OsString;
+use std::path::PathBuf;
 
 /// A setting of a command with what holds for it.
 #[derive(Clone, Debug)]
@@ -93,6 +95,12 @@ impl Rows {
     /// By name.
     pub(crate) fn get(&self, name: &str) -> Option<&Row> {
         self.0.iter().find(|row| row.setting.name == name)
+    }
+
+    /// The profile that is asked for; None if there is to be none.
+    pub(crate) fn profile(&self) -> Option<PathBuf> {
+        let value = self.get(PROFILE)?.values.first()?;
+        (value != NO_PROFILE).then(|| value.into())
     }
 
     /// A default that is found elsewhere than in the definition, where nobody said anything.

@@ -1,4 +1,4 @@
-//! Settings: the command line before the environment before `config.toml` before defaults. The definition of the command
+//! Settings: the command line before the environment before `config.toml` before a profile before defaults. The definition of the command
 //! line is the only list of settings, and its parser the only judge of values: what a file or a variable says is put
 //! into the command line as if it had been typed, and an error about it names where it stands. Knows no command.
 
@@ -8,6 +8,7 @@ mod file;
 mod layers;
 mod manner;
 mod origin;
+mod profile;
 mod refusal;
 mod rules;
 mod template;
@@ -19,6 +20,7 @@ pub(crate) use file::Place;
 pub(crate) use layers::{Row, Rows};
 pub(crate) use manner::Manner;
 pub(crate) use origin::{Origin, Origins};
+pub(crate) use profile::{MachineName, NO_PROFILE, Profile, SETTINGS as PROFILE_SETTINGS, Subject, Tried};
 pub(crate) use refusal::Refusal;
 pub(crate) use template::template;
 
@@ -119,8 +121,12 @@ impl Definition {
         let (command, own) = command.ok_or_else(|| absent(format!("there is no command `{name}`")))?;
         let place = self.place(typed, surroundings)?;
         let tells = tells_about_the_file(name, typed);
-        let entries = if tells { Vec::new() } else { self.entries(&place, surroundings)? };
-        let rows = Rows::new(command, own, typed, &entries)?;
+        let mut entries = if tells { Vec::new() } else { self.entries(&place, surroundings)? };
+        let mut rows = Rows::new(command, own, typed, &entries)?;
+        if let Some(path) = rows.profile() {
+            entries.extend(profile::entries(&path, &self.catalog)?);
+            rows = Rows::new(command, own, typed, &entries)?;
+        }
         let mut all = arguments.to_vec();
         let at = self.place_of_command(arguments, name);
         all.splice(at..at, rows.arguments());

@@ -10,6 +10,13 @@ pub(crate) enum Origin {
     Default,
     /// The model's `generation_config.json`.
     Model,
+    /// A line of the profile that `--profile` names.
+    Profile {
+        path: PathBuf,
+        key: String,
+        /// From 1.
+        line: usize,
+    },
     /// A line of the configuration file.
     File {
         path: PathBuf,
@@ -30,16 +37,17 @@ impl Origin {
         match self {
             Origin::Default => 0,
             Origin::Model => 1,
-            Origin::File { key, .. } if !key.contains('.') => 2,
-            Origin::File { .. } => 3,
-            Origin::Environment(_) => 4,
-            Origin::CommandLine => 5,
+            Origin::Profile { .. } => 2,
+            Origin::File { key, .. } if !key.contains('.') => 3,
+            Origin::File { .. } => 4,
+            Origin::Environment(_) => 5,
+            Origin::CommandLine => 6,
         }
     }
 
     /// Whether a file or a variable gave the value, so that nobody typed it.
     pub(crate) fn is_told(&self) -> bool {
-        matches!(self, Origin::File { .. } | Origin::Environment(_))
+        matches!(self, Origin::Profile { .. } | Origin::File { .. } | Origin::Environment(_))
     }
 
     /// In JSON.
@@ -47,6 +55,7 @@ impl Origin {
         match self {
             Origin::Default => "default",
             Origin::Model => "model",
+            Origin::Profile { .. } => "profile",
             Origin::File { .. } => "file",
             Origin::Environment(_) => "environment",
             Origin::CommandLine => "command line",
@@ -56,7 +65,9 @@ impl Origin {
     /// What a user must change to change a setting.
     pub(crate) fn spelled(&self, name: &str) -> String {
         match self {
-            Origin::File { path, key, line } => format!("`{key}` in line {line} of {}", path.display()),
+            Origin::Profile { path, key, line } | Origin::File { path, key, line } => {
+                format!("`{key}` in line {line} of {}", path.display())
+            }
             Origin::Environment(variable) => variable.clone(),
             Origin::Default | Origin::Model | Origin::CommandLine => format!("--{name}"),
         }
@@ -68,14 +79,16 @@ impl fmt::Display for Origin {
         match self {
             Origin::Default => formatter.write_str("default"),
             Origin::Model => formatter.write_str("the model's generation_config.json"),
-            Origin::File { path, line, .. } => write!(formatter, "{}:{line}", path.display()),
+            Origin::Profile { path, line, .. } | Origin::File { path, line, .. } => {
+                write!(formatter, "{}:{line}", path.display())
+            }
             Origin::Environment(variable) => formatter.write_str(variable),
             Origin::CommandLine => formatter.write_str("command line"),
         }
     }
 }
 
-/// The settings that somebody gave: on the command line, in a variable or in a file.
+/// The settings that somebody gave: on the command line, in a variable, in a file or by a profile.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Origins(pub(crate) BTreeMap<String, Origin>);
 

@@ -34,6 +34,7 @@ mod simulate;
 #[cfg(unix)]
 mod terminal;
 mod timeline;
+mod tune;
 mod usage;
 mod verify;
 mod walk;

@@ -68,9 +68,6 @@ fn rows(place: &Path) -> Vec<Row> {
         // One layer of experts has fewer than 40.
         row_of(&["trace"], "expert-cache", json!("20x"), Seen::Both("expert_cache", fewer_slots)),
         // Its answer has no plan.
-        row_of(&["bench"], "context", json!(300), Seen::In("context")),
-        row_of(&["bench"], "expert-cache", json!("40x"), Seen::In("expert_cache")),
-        row_of(&["bench"], "dense", json!("int4"), Seen::In("dense")),
         row_of(&["plan"], "context", json!(300), Seen::Both("context", other_memory)),
         row_of(&["plan"], "dense", json!("int4"), Seen::Both("dense", other_memory)),
         row_of(&["plan"], "expert-cache", json!("40x"), Seen::Both("expert_cache", other_memory)),
@@ -81,6 +78,17 @@ fn rows(place: &Path) -> Vec<Row> {
         row_of(&["plan"], "governor", json!("off"), Seen::That(idle_in_a_plan)),
         row_of(&["plan"], "threads", json!(3), Seen::That(idle_in_a_plan)),
         row_of(&["plan"], "device", json!("oracle"), Seen::That(idle_in_a_plan)),
+        row_of(&["bench", "tune"], "context", json!(300), Seen::In("context")),
+        row_of(&["bench", "tune"], "expert-cache", json!("40x"), Seen::In("expert_cache")),
+        row_of(&["bench", "tune"], "dense", json!("int4"), Seen::In("dense")),
+        row(
+            "profile",
+            path("profile.toml"),
+            Seen::That(|without, with| {
+                let threads = |answer: &Answer| answer.good()["settings"]["threads"].clone();
+                threads(without) != PROFILE_THREADS && threads(with) == PROFILE_THREADS
+            }),
+        ),
         row("io", json!("buffered"), Seen::In("io")),
         row("mirror", json!([path("model")]), Seen::In("mirror")),
         row("cache-policy", json!("lru-per-layer"), Seen::In("cache_policy")),
@@ -213,6 +221,21 @@ struct Call {
     plain: Answer,
 }
 
+/// What the profile of the walk says of threads; by itself the program takes one a core.
+const PROFILE_THREADS: u64 = 37;
+
+/// A profile of the embedded model on this machine.
+fn write_profile(path: &Path) {
+    let fixed = ["tune", "--sweep", "threads", "--tokens", "1", "--repeats", "4", "--json"];
+    crate::common::colibri(&[&fixed[..], &["--out", text_of(path)]].concat()).good();
+    let text = fs::read_to_string(path).unwrap();
+    let line = |line: &str| match line.split_once(" = ") {
+        Some(("threads", _)) => format!("threads = {PROFILE_THREADS}\n"),
+        _ => format!("{line}\n"),
+    };
+    fs::write(path, text.lines().map(line).collect::<String>()).unwrap();
+}
+
 fn calls(place: &Path) -> Vec<(&'static str, Call)> {
     let (out, chat) = (place.join("out"), place.join("chat.json"));
     fs::write(&chat, r#"[{"role": "user", "content": "Once"}]"#).unwrap();
@@ -220,6 +243,7 @@ fn calls(place: &Path) -> Vec<(&'static str, Call)> {
     let model = text_of(&place.join("model")).to_owned();
     let routing = text_of(&place.join("routing")).to_owned();
     crate::common::colibri(&["run", "Once", "--max-tokens", "4", "--trace-routing", &routing]);
+    write_profile(&place.join("profile.toml"));
     let call = |works: &[&str], fails: &[&str]| {
         let owned = |words: &[&str]| words.iter().map(ToString::to_string).collect::<Vec<String>>();
         let works = owned(works);
@@ -239,6 +263,13 @@ fn calls(place: &Path) -> Vec<(&'static str, Call)> {
             call(
                 &["bench", "decode", "--repeats", "1", "--bytes", "16MB", "--tokens", "1"],
                 &["bench", "--compare", "absent", "absent"],
+            ),
+        ),
+        (
+            "tune",
+            call(
+                &["tune", "--sweep", "threads", "--tokens", "1", "--repeats", "4", "--out", &out],
+                &["tune", "--model", "absent"],
             ),
         ),
         ("doctor", call(&["doctor", "--no-measure"], &["doctor", "--missing", "--model", "absent"])),

@@ -3,7 +3,7 @@
 
 use super::ExpertCache;
 use super::pressure::{self, Bounds, Decision, Pages, Signals, State};
-use memory::pressure::Gauge;
+use memory::pressure::{Gauge, Pressure};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,13 @@ const PAGE_BYTES: usize = 4096;
 /// A page that is there comes in well below a microsecond, a small one that must be mapped in one or two; one that was
 /// compressed or lies on a disk takes longer than this.
 const SLOW_PAGE: Duration = Duration::from_micros(20);
+
+/// Why memory is short, for who has no slots to give; None if it is not. `reserve` are the bytes that are to be left to
+/// everything else on the machine, `swapped` those of this process that were in swap before.
+#[must_use]
+pub fn short_memory(pressure: &Pressure, reserve: u64, swapped: u64) -> Option<String> {
+    pressure::short_memory(pressure, reserve, swapped)
+}
 
 /// Watches memory for a cache; see [`ExpertCache::govern_by`].
 pub struct Governor {

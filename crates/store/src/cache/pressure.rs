@@ -125,6 +125,15 @@ pub(super) fn cause(bounds: &Bounds, state: &State, signals: &Signals) -> Option
     pressure.alarm.then_some(Cause::Alarm)
 }
 
+/// Why memory is short, for who has no slots to give; None if it is not. `reserve` are the bytes that are left to everything
+/// else on the machine, `swapped` those of this process that were in swap before.
+pub(super) fn short_memory(pressure: &Pressure, reserve: u64, swapped: u64) -> Option<String> {
+    let bounds = Bounds { planned: 0, least: 0, slot_bytes: 0, reserve };
+    let state = State { limit: 0, unfilled: 0, given: None, calm_since: Duration::ZERO, swapped };
+    let signals = Signals { now: Duration::ZERO, pressure: *pressure, pages: Pages::default() };
+    cause(&bounds, &state, &signals).map(|cause| cause.to_string())
+}
+
 /// A quarter of the slots goes while memory is short, a sixteenth of those planned comes back after a calm minute if there is
 /// room for it and for what is still to be filled.
 pub(super) fn decide(bounds: &Bounds, state: &State, signals: &Signals) -> Decision {
@@ -186,6 +195,15 @@ mod tests {
         }
         let used_to = State { swapped: 10 * SWAPPED, ..FULL };
         assert_eq!(cause(&BOUNDS, &used_to, &at(1, swapped(11 * SWAPPED))), None);
+    }
+
+    #[test]
+    fn who_has_no_slots_is_told_too() {
+        assert_eq!(short_memory(&left(50), 100 * MB, 0), None);
+        assert_eq!(short_memory(&left(49), 100 * MB, 0).unwrap(), "only 49 MB are left");
+        let swapped = Pressure { swapped: Some(3 * SWAPPED), ..left(1000) };
+        assert_eq!(short_memory(&swapped, 100 * MB, 2 * SWAPPED), None);
+        assert!(short_memory(&swapped, 100 * MB, SWAPPED).unwrap().contains("swapped"));
     }
 
     #[test]

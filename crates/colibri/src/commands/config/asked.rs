@@ -3,6 +3,7 @@
 use crate::args::{EngineArgs, ModelArgs};
 use crate::errors::Failure;
 use crate::load::{self, Model};
+use crate::profile;
 use crate::sampling;
 use crate::settings::{Effective, Origin, Refusal};
 use clap::{ArgMatches, FromArgMatches as _};
@@ -29,6 +30,7 @@ pub(crate) fn put(effective: &mut Effective, matches: &ArgMatches) -> Result<(),
 /// What is chosen for a prompt of one token.
 fn planned(effective: &mut Effective, matches: &ArgMatches, model: &Model) -> Result<(), Failure> {
     let args = EngineArgs::from_arg_matches(matches).map_err(unparsed)?;
+    profile::check(model, &args)?;
     effective.rows.put_planned("threads", load::threads(&args).to_string());
     // Where it counts layers; elsewhere it is absent or a list.
     let layers = matches.try_get_one::<u32>("layers").ok().flatten().copied();

@@ -9,7 +9,8 @@ const RATES: Rates =
     Rates { threads: 2, read_bytes: 1e10, floats: 1e11, byte_products: 4e11, disk_bytes: None };
 
 fn row(name: &str, seconds: &[f64]) -> Row {
-    let sample = |seconds: &f64| Sample { seconds: *seconds, cpu_share: Some(1.0), disturbed: false };
+    let sample =
+        |seconds: &f64| Sample { seconds: *seconds, cpu_share: Some(1.0), paged: false, disturbed: false };
     let spread = Spread::of(&seconds.iter().map(sample).collect::<Vec<_>>());
     let piece = Piece { weight_bytes: 1e9, ..Piece::default() };
     Row::work("decode", name.into(), "token", spread, piece, &RATES)
