@@ -22,8 +22,8 @@ pub(crate) struct TuneArgs {
     /// Tokens of one repeat, 1 to 4096
     #[arg(long, value_name = "N", default_value = "8", value_parser = values::chunk, allow_negative_numbers = true)]
     pub(crate) tokens: u32,
-    /// How often every value is measured, 4 to 100, half of them in each of two turns; where most were disturbed there
-    /// are up to two turns more
+    /// How often every value is measured, 4 to 100, half of it in each of two turns (an odd number counts as one more); where
+    /// most were disturbed there are up to two turns more
     #[arg(long, value_name = "N", default_value = "8", value_parser = values::tune_repeats, allow_negative_numbers = true)]
     pub(crate) repeats: u32,
     /// Feed the tokens of this text, over and over [default: random tokens, which find the fewest experts in the cache]

@@ -41,7 +41,7 @@ pub(crate) fn run(args: &TuneArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The settings to try: those that are named, or all that nobody set for more than one model.
+/// The settings to try: those that are named, or all that nothing but a profile sets.
 fn asked(args: &TuneArgs) -> Vec<&'static str> {
     if let Some(named) = &args.sweep {
         return named.0.clone();
