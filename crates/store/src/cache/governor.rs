@@ -103,7 +103,7 @@ impl Governor {
         if short || decision != Decision::Keep {
             self.calm_since = now;
         }
-        if matches!(decision, Decision::GiveBack(..)) {
+        if short && !state.is_answered(now) {
             self.given = Some(now);
             // What went out so far was answered; it may come back, and go again.
             self.swapped = read;

@@ -23,14 +23,21 @@ pub(super) struct Bounds {
 pub(super) struct State {
     /// Slots that are to be used.
     pub(super) limit: u32,
-    /// Those of them that hold nothing yet, and so take no memory.
+    /// Those of them that take no memory yet, though they may be read into.
     pub(super) unfilled: u32,
-    /// When slots were given back last.
+    /// When a quarter was given back last.
     pub(super) given: Option<Duration>,
     /// Since when there has been no pressure and nothing was taken.
     pub(super) calm_since: Duration,
     /// Most bytes that this process had in swap without that being pressure.
     pub(super) swapped: u64,
+}
+
+impl State {
+    /// Whether pressure has been answered a moment ago.
+    pub(super) fn is_answered(&self, now: Duration) -> bool {
+        self.given.is_some_and(|given| now.saturating_sub(given) < BETWEEN)
+    }
 }
 
 /// Pages of experts in slots that were touched.
@@ -63,7 +70,7 @@ pub(super) enum Decision {
 /// How memory is seen to be short.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Cause {
-    /// Less than half of the reserve is left.
+    /// So little is left that less than half of the reserve would be if every slot were filled.
     Available(u64),
     /// Processes wait for memory, for this share of the time.
     Stalled(f32),
@@ -134,18 +141,29 @@ pub(super) fn short_memory(pressure: &Pressure, reserve: u64, swapped: u64) -> O
     cause(&bounds, &state, &signals).map(|cause| cause.to_string())
 }
 
-/// A quarter of the slots goes while memory is short, a sixteenth of those planned comes back after a calm minute if there is
-/// room for it and for what is still to be filled.
+/// Slots that hold nothing go as soon as there is no room to fill them. While memory is short all of these go, and a quarter of the
+/// others. A sixteenth of those planned comes back after a calm minute if there is room for it and for what is still to be filled.
 pub(super) fn decide(bounds: &Bounds, state: &State, signals: &Signals) -> Decision {
     let Signals { now, pressure, .. } = signals;
+    let available = pressure.available.unwrap_or(u64::MAX);
+    let unfilled = u64::from(state.unfilled) * bounds.slot_bytes;
+    let most = state.limit.saturating_sub(bounds.least);
+    let lacking = (unfilled + bounds.reserve / 2).saturating_sub(available).div_ceil(bounds.slot_bytes);
+    let unfit = state.unfilled.min(u32::try_from(lacking).unwrap_or(u32::MAX)).min(most);
     if let Some(cause) = cause(bounds, state, signals) {
-        let soon = state.given.is_some_and(|given| now.saturating_sub(given) < BETWEEN);
-        let quarter = (state.limit / 4).max(1).min(state.limit.saturating_sub(bounds.least));
-        return if soon { Decision::Keep } else { Decision::GiveBack(quarter, cause) };
+        let filled = state.limit.saturating_sub(state.unfilled);
+        let slots = (state.unfilled + (filled / 4).max(1)).min(most);
+        return match (state.is_answered(*now), unfit) {
+            (false, _) => Decision::GiveBack(slots, cause),
+            (true, 0) => Decision::Keep,
+            (true, unfit) => Decision::GiveBack(unfit, cause),
+        };
+    }
+    if unfit > 0 {
+        return Decision::GiveBack(unfit, Cause::Available(available));
     }
     let more = (bounds.planned / 16).max(1).min(bounds.planned.saturating_sub(state.limit));
-    let bytes = u64::from(state.unfilled + more) * bounds.slot_bytes;
-    let room = pressure.available.is_none_or(|available| available >= bounds.reserve + bytes);
+    let room = available >= bounds.reserve + unfilled + u64::from(more) * bounds.slot_bytes;
     if more > 0 && room && now.saturating_sub(state.calm_since) >= CALM {
         return Decision::TakeBack(more);
     }
@@ -214,6 +232,27 @@ mod tests {
         };
         let table = [(160, 40), (120, 30), (11, 2), (10, 2), (9, 1), (8, 0), (3, 0)];
         assert_eq!(table.map(|(limit, _)| given(limit)), table.map(|(_, slots)| slots));
+    }
+
+    #[test]
+    fn empty_slots_for_which_there_is_no_room_go_at_once() {
+        let state = State { unfilled: 60, given: Some(Duration::from_secs(10)), ..FULL };
+        let few = State { limit: 12, unfilled: 12, ..state };
+        let gone = |slots, left| Decision::GiveBack(slots, Cause::Available(left * MB));
+        let table = [
+            (state, at(11, left(110)), Decision::Keep),
+            (state, at(11, left(109)), gone(1, 109)),
+            (state, at(11, left(60)), gone(50, 60)),
+            (state, at(11, left(50)), gone(60, 50)),
+            // Short of memory: all of them, and a quarter of the others unless that has been answered.
+            (state, at(11, left(10)), gone(60, 10)),
+            (state, at(20, left(10)), gone(85, 10)),
+            (few, at(20, left(10)), gone(4, 10)),
+            (state, at(20, Pressure::default()), Decision::Keep),
+        ];
+        for (state, signals, expected) in table {
+            assert_eq!(decide(&BOUNDS, &state, &signals), expected, "{state:?} {signals:?}");
+        }
     }
 
     #[test]

@@ -42,6 +42,8 @@ struct Slot {
     /// Number of the last submission known to use it.
     fence: u64,
     place: Place,
+    /// Whether it has memory of its own: something was read into it since it was last out of use.
+    backed: bool,
 }
 
 /// The slots of one layer, or of all.
@@ -71,6 +73,8 @@ pub(super) struct Slots {
     limit: u32,
     /// Slots out of use; they hold nothing.
     withheld: Vec<u32>,
+    /// Slots that have memory.
+    backed: u32,
     ranking: Ranking,
     groups: Vec<Group>,
     /// Experts that stay once they are there.
@@ -88,7 +92,14 @@ pub(super) struct Slots {
 impl Slots {
     /// `slots` free slots for the experts of `ranking`.
     pub(super) fn new(slots: u32, ranking: Ranking) -> Self {
-        let free_slot = || Slot { state: State::Free, expert: NONE, pins: 0, fence: 0, place: Place::None };
+        let free_slot = || Slot {
+            state: State::Free,
+            expert: NONE,
+            pins: 0,
+            fence: 0,
+            place: Place::None,
+            backed: false,
+        };
         let groups = ranking.groups();
         let mut slots = Self {
             entries: (0..slots).map(|_| free_slot()).collect(),
@@ -96,6 +107,7 @@ impl Slots {
             free: (0..slots).rev().collect(),
             limit: slots,
             withheld: Vec::new(),
+            backed: 0,
             groups: (0..groups).map(|_| Group::default()).collect(),
             fixed: vec![false; ranking.experts() as usize],
             fixed_list: Vec::new(),
@@ -146,9 +158,9 @@ impl Slots {
         }
     }
 
-    /// Slots in use that hold nothing.
+    /// Slots to be used that have no memory yet, those that are read into for the first time among them.
     pub(super) fn unfilled(&self) -> u32 {
-        self.free.len() as u32
+        self.limit.saturating_sub(self.backed)
     }
 
     /// Slots that are in use.
@@ -168,6 +180,7 @@ impl Slots {
             Some(slot)
         })?;
         self.withheld.push(slot);
+        self.backed -= u32::from(std::mem::take(&mut self.entries[slot as usize].backed));
         Some(slot)
     }
 
@@ -396,6 +409,7 @@ impl Slots {
     pub(super) fn land(&mut self, slot: u32, result: Result<(), ExpertError>) {
         let entry = &mut self.entries[slot as usize];
         assert!(matches!(entry.state, State::Reading), "slot {slot} lands without being read");
+        self.backed += u32::from(!std::mem::replace(&mut entry.backed, true));
         match result {
             Ok(()) => entry.state = State::Ready,
             Err(error) => {

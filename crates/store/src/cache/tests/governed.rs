@@ -150,6 +150,23 @@ fn the_memory_of_what_left_is_given_back() {
     cache.touch(&layer(1, 0..3));
 }
 
+/// Memory that reads under way are going to take counts as taken: they cannot be called back.
+#[test]
+fn slots_that_are_being_read_for_the_first_time_count_as_empty() {
+    let (mut cache, _) = governed(1);
+    let request = cache.request(&layer(1, 0..6));
+    assert_eq!(cache.slots.unfilled(), 8, "nothing has landed that the owner knows of");
+    cache.settle();
+    assert_eq!(cache.slots.unfilled(), 2);
+    cache.abandon(request);
+    cache.touch(&layer(2, 0..6));
+    assert_eq!(cache.slots.unfilled(), 0, "slots that were evicted have their memory already");
+    cache.set_limit(5);
+    assert_eq!(cache.slots.unfilled(), 0);
+    cache.set_limit(7);
+    assert_eq!(cache.slots.unfilled(), 2);
+}
+
 #[test]
 fn a_guess_that_had_to_go_is_counted_as_wasted() {
     let (mut cache, _) = governed(1);
