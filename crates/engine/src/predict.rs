@@ -11,7 +11,7 @@
 mod traffic;
 
 use ops::{Activations, Op, Packing, Picked, Work};
-pub use traffic::{HitSource, Traffic, by_chance, from_traces};
+pub use traffic::{HitSource, Traffic, by_chance, from_traces, rows_of_chunks};
 
 /// What a machine does in a second.
 #[derive(Clone, Debug, PartialEq)]

@@ -250,6 +250,12 @@ impl RoutingTrace {
         Self { head: self.head.clone(), steps, cut: self.cut }
     }
 
+    /// Rows of every chunk of a prompt.
+    pub fn chunks(&self) -> impl Iterator<Item = u64> + '_ {
+        let rows = |step: &RoutingStep| (step[0].picks.len() / usize::from(self.head.ranks.max(1))) as u64;
+        self.steps.iter().filter(|step| self.is_chunk(step)).map(rows)
+    }
+
     /// Whether a step has several rows, and the same in every layer.
     fn is_chunk(&self, step: &[LayerPicks]) -> bool {
         let ranks = usize::from(self.head.ranks);

@@ -9,7 +9,7 @@ use crate::load::{self, Model};
 use crate::probe::rates;
 use crate::report::{self, Settings};
 use crate::{profile, routing, settings, work};
-use engine::predict::{Prediction, Rates, Traffic, by_chance, from_traces};
+use engine::predict::{Prediction, Rates, Traffic, by_chance, from_traces, rows_of_chunks};
 use engine::{Limits, Plan, ops_of_step};
 use outlook::{Given, MachineFacts, Origin, Outlook, Source, StepFacts};
 use std::process::ExitCode;
@@ -28,7 +28,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode, Failure> {
     let mut plan = load::plan_within(&model, &request, 0, limits)?;
     work::refuse_idle(&mut plan, &args.engine)?;
     let traces = traces(args, &model, &plan)?;
-    let steps = Steps::new(&model, &plan)?;
+    let steps = Steps::new(&model, &plan, &traces)?;
     let computing = computing(args, &steps, &mut notes)?;
     let drive = drive(args, &model, &plan, &mut notes)?;
     let source = Source::of(&model, &plan);
@@ -164,16 +164,25 @@ fn drive(
 const BY_CHANCE: &str = "hits are those of chance, as if experts were picked evenly: texts repeat theirs, so there are more; a \
                          trace of one prompt (colibri run --trace-routing FILE) and --trace FILE make it exact";
 
+/// Whether experts come and go.
+fn is_streamed(plan: &Plan) -> bool {
+    plan.slab.is_some() && !plan.all_resident()
+}
+
 /// The ops of the steps that are predicted.
 struct Steps {
     token: Vec<ops::Op>,
     prompt: Vec<ops::Op>,
+    /// Rows of the prompt: those of a chunk, or as many as the prompts of the traces have.
+    rows: u32,
 }
 
 impl Steps {
-    fn new(model: &Model, plan: &Plan) -> Result<Self, Failure> {
+    fn new(model: &Model, plan: &Plan, traces: &[RoutingTrace]) -> Result<Self, Failure> {
+        let traces = if is_streamed(plan) { traces } else { &[] };
+        let rows = rows_of_chunks(traces, plan.chunk).unwrap_or(plan.chunk);
         let step = |rows| ops_of_step(&model.checkpoint, &model.family, &plan.options, rows);
-        Ok(Steps { token: step(1)?, prompt: step(plan.chunk)? })
+        Ok(Steps { token: step(1)?, prompt: step(rows)?, rows })
     }
 
     /// A token at the beginning and at the end of the context, and a chunk of a prompt; a sentence on where hits come from.
@@ -189,8 +198,7 @@ impl Steps {
         let slots = plan.slab.map_or(0, |slab| slab.slots());
         let layers = plan.experts / config.experts.max(1);
         let chance = |rows| by_chance(rows, (config.ranks, config.experts), (slots, plan.experts));
-        let is_streamed = plan.slab.is_some() && !plan.all_resident();
-        let (prompt, token) = if is_streamed {
+        let (prompt, token) = if is_streamed(plan) {
             from_traces(args.engine.cache_policy, slots, traces, plan.chunk)
         } else {
             (None, None)
@@ -201,7 +209,7 @@ impl Steps {
             Prediction::of(ops, (rows, behind), (layers, config.ranks, bytes), traffic, rates)
         };
         let last = plan.context - 1;
-        let note = is_streamed.then(|| match (token, prompt) {
+        let note = is_streamed(plan).then(|| match (token, prompt) {
             (Some(_), Some(_)) => None,
             (None, None) => Some(BY_CHANCE.to_owned()),
             _ => Some("hits of what the traces hold nothing of are those of chance".to_owned()),
@@ -209,7 +217,7 @@ impl Steps {
         let steps = vec![
             of(&self.token, 1, 0, token),
             of(&self.token, 1, last, token),
-            of(&self.prompt, plan.chunk, 0, prompt),
+            of(&self.prompt, self.rows, 0, prompt),
         ];
         (steps, note.flatten())
     }

@@ -187,6 +187,8 @@ fn hits_come_from_traces_of_runs() {
     let rows = number(&simulated["traces"][0], "/rows");
     let asked = |step: &Value, times: f64| number(step, "/experts_a_layer") * LAYERS * times;
     let (tokens, prompts) = (asked(token, rows - prompt_rows(&other)), asked(prompt, 1.0));
+    // A chunk is as long as the prompt was, whatever the plan allows.
+    assert_eq!(number(prompt, "/rows"), prompt_rows(&other));
     let hits = tokens * number(token, "/hit_rate") + prompts * number(prompt, "/hit_rate");
     let line =
         simulated["results"].as_array().unwrap().iter().find(|line| line["known"] == "nothing").unwrap();

@@ -177,9 +177,12 @@ fn traces_tell_of_prompts_and_tokens() {
     let of = |experts, hit_rate| Some(Traffic { experts, hit_rate, source: HitSource::Traces });
     // Of 2 and 2 experts one was there; every run begins with empty slots.
     assert_eq!(prompt, of(2.0, 0.25));
+    let rows = |chunk| rows_of_chunks(std::slice::from_ref(&trace), chunk);
+    assert_eq!([2, 3, 512].map(rows), [Some(2), Some(3), Some(4)]);
     assert_eq!(tokens, of(1.0, 0.75));
     // In one chunk the prompt asks for each of its experts once.
     assert_eq!(from_traces(policy, 8, &[trace], 4).0, of(3.0, 0.0));
     let none = RoutingTrace { head, steps: vec![step(&[5])], cut: 0 };
+    assert_eq!(rows_of_chunks(std::slice::from_ref(&none), 4), None);
     assert_eq!(from_traces(policy, 8, &[none], 4), (None, of(1.0, 0.0)));
 }

@@ -72,6 +72,18 @@ pub fn from_traces(
     (traffic(chunks), traffic(tokens))
 }
 
+/// Tokens of a chunk on average, where the prompts of such runs are cut into chunks of so many rows: short prompts do not
+/// fill one. None without prompts.
+#[must_use]
+pub fn rows_of_chunks(traces: &[RoutingTrace], chunk: u32) -> Option<u32> {
+    let (mut rows, mut chunks) = (0, 0);
+    for trace in traces.iter().map(|trace| trace.in_chunks(chunk)) {
+        rows += trace.chunks().sum::<u64>();
+        chunks += trace.chunks().count() as u64;
+    }
+    (chunks > 0).then(|| rows.div_ceil(chunks) as u32)
+}
+
 fn traffic(part: Part) -> Option<Traffic> {
     let hit_rate = part.outcome.hit_rate()?;
     let experts = (part.outcome.hits + part.outcome.misses) as f64 / part.requests as f64;
