@@ -148,7 +148,9 @@ fn decode_is_measured_with_guesses_of_a_precision() {
         // 8 tokens, 8 layers, 4 experts; a repeat that was disturbed is made again, and both are counted.
         let [hits, misses] = cache(name);
         let rounds = (hits + misses) / (8.0 * 8.0 * 4.0);
-        assert!((rounds == 1.0 || rounds == 2.0) && misses > 0.0, "{name}: {hits} hits, {misses} misses");
+        assert!(rounds == 1.0 || rounds == 2.0, "{name}: {hits} hits, {misses} misses");
+        // Right guesses may all be there in time.
+        assert!(misses > 0.0 || name.contains("100.0 %"), "{name}: {hits} hits, {misses} misses");
     }
 
     let resident = colibri(&[&arguments[..], &["--guess-precision", "1"]].concat()).error(2).1;

@@ -117,7 +117,8 @@ pub(super) fn cause(bounds: &Bounds, state: &State, signals: &Signals) -> Option
     if let Some(available) = pressure.available.filter(|available| *available < bounds.reserve / 2) {
         return Some(Cause::Available(available));
     }
-    // Who waits for memory while there is much of it waits for something else than what is held here.
+    // Who waits for memory while there is much of it waits for something else than what is held here; and a page that comes
+    // slowly then has waited for a core.
     let little = pressure.available.is_none_or(|available| available < bounds.reserve * 2);
     if let Some(share) = pressure.stalled.filter(|share| little && *share > STALLED) {
         return Some(Cause::Stalled(share));
@@ -126,7 +127,7 @@ pub(super) fn cause(bounds: &Bounds, state: &State, signals: &Signals) -> Option
     if swapped > SWAPPED {
         return Some(Cause::Swapped(swapped));
     }
-    if pages.touched >= PAGES_LEAST && pages.slow >= pages.touched.div_ceil(PAGES_SLOW) {
+    if little && pages.touched >= PAGES_LEAST && pages.slow >= pages.touched.div_ceil(PAGES_SLOW) {
         return Some(Cause::Slow(*pages));
     }
     pressure.alarm.then_some(Cause::Alarm)
@@ -191,7 +192,8 @@ mod tests {
     fn each_signal_alone_is_pressure_from_its_threshold_on() {
         let stalled = |available, share| Pressure { stalled: Some(share), ..left(available) };
         let swapped = |bytes| Pressure { swapped: Some(bytes), ..left(1000) };
-        let pages = |touched, slow| Signals { pages: Pages { touched, slow }, ..at(1, left(1000)) };
+        let pages = |touched, slow| Signals { pages: Pages { touched, slow }, ..at(1, left(199)) };
+        let with_much_left = Signals { pages: Pages { touched: 64, slow: 64 }, ..at(1, left(200)) };
         let table = [
             (at(1, Pressure::default()), None),
             (at(1, left(50)), None),
@@ -206,6 +208,7 @@ mod tests {
             (pages(64, 7), None),
             (pages(64, 8), Some(Cause::Slow(Pages { touched: 64, slow: 8 }))),
             (pages(65, 8), None),
+            (with_much_left, None),
             (at(1, Pressure { alarm: true, ..left(1000) }), Some(Cause::Alarm)),
         ];
         for (signals, expected) in table {
