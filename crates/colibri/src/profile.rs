@@ -26,6 +26,13 @@ pub(crate) fn subject(model: &Model) -> Result<Subject, Failure> {
 /// That, or that it cannot be read.
 pub(crate) fn check(model: &Model, args: &EngineArgs) -> Result<(), Failure> {
     let Some(path) = args.profile() else { return Ok(()) };
+    if model.checkpoint.absent().is_some() {
+        return Err(Failure::Usage(format!(
+            "--profile {}: whether it is of this model cannot be told while shards are missing; leave the profile away \
+             (--profile off)",
+            path.display()
+        )));
+    }
     match difference(&Subject::read(path)?, &subject(model)?) {
         None => Ok(()),
         Some(why) => Err(Failure::Usage(format!(

@@ -118,6 +118,8 @@ struct Counts {
     cpu: Option<Duration>,
     /// Time in which threads could have run and had no core.
     waited: Option<Duration>,
+    /// Time that others' programs had the cores: what the kernel did for whomever is not in it.
+    others: Option<Duration>,
     /// Pages that had to come from a disk or went there.
     pages: Option<u64>,
 }
@@ -150,8 +152,12 @@ fn judged(before: Counts, after: Counts, wall: Duration, threads: usize, idle: D
     };
     let (cpu, waited) = (share(before.cpu, after.cpu), share(before.waited, after.waited));
     let lacked = match (cpu, waited) {
-        // Threads of our own may wait for each other's cores: then all cores are ours.
-        (Some(cpu), Some(waited)) => waited > WAITED_MOST && cpu < HAD_LEAST,
+        // Threads of our own may wait for each other's cores: then all cores are ours. Where a disk is waited for they are
+        // not, but readers and workers still meet on them: then others must have been there.
+        (Some(cpu), Some(waited)) => {
+            let others = share(before.others, after.others).filter(|_| !idle.is_zero());
+            waited > WAITED_MOST && cpu < HAD_LEAST && others.is_none_or(|others| others > WAITED_MOST)
+        }
         (None, Some(waited)) => waited > WAITED_MOST,
         (Some(cpu), None) => cpu < HAD_LEAST * (1.0 - idle.as_secs_f64() / wall.as_secs_f64()),
         (None, None) => false,
@@ -207,7 +213,12 @@ mod system {
     use std::time::Duration;
 
     pub(super) fn counts() -> Counts {
-        Counts { cpu: super::clock(clock_gettime(ClockId::ProcessCPUTime)), waited: waited(), pages: pages() }
+        Counts {
+            cpu: super::clock(clock_gettime(ClockId::ProcessCPUTime)),
+            waited: waited(),
+            others: others(),
+            pages: pages(),
+        }
     }
 
     pub(super) fn thread_time() -> Option<Duration> {
@@ -223,6 +234,20 @@ mod system {
             sum = Some(sum.unwrap_or(Duration::ZERO) + Duration::from_nanos(nanoseconds));
         }
         sum
+    }
+
+    /// All programs' time in user mode and what the host took, less our own.
+    fn others() -> Option<Duration> {
+        /// Of a tick of these files, on every system that Linux runs on.
+        const MILLISECONDS: u64 = 10;
+        let all = fs::read_to_string("/proc/stat").ok()?;
+        let all: Vec<u64> =
+            all.lines().next()?.split_whitespace().skip(1).map_while(|ticks| ticks.parse().ok()).collect();
+        let own = fs::read_to_string("/proc/self/stat").ok()?;
+        // Field 14; after the program's name comes field 3.
+        let own: u64 = own.rsplit_once(')')?.1.split_whitespace().nth(11)?.parse().ok()?;
+        let [user, nice, .., stolen] = *all.get(..8)? else { return None };
+        Some(Duration::from_millis((user + nice + stolen).saturating_sub(own) * MILLISECONDS))
     }
 
     /// Pages that this process waited for, and all that were swapped.
@@ -304,15 +329,20 @@ mod tests {
     #[test]
     fn who_had_the_cores_is_seen() {
         let seconds = |s| Some(Duration::from_secs(s));
-        let judge = |cpu, waited, pages| {
-            let after = Counts { cpu, waited, pages };
-            let before = Counts { cpu: seconds(0), waited: seconds(0), pages: Some(0) };
-            judged(before, after, Duration::from_secs(10), 2, Duration::from_secs(5)).disturbed
+        let judged_with = |cpu, waited, others, pages, idle| {
+            let after = Counts { cpu, waited, others, pages };
+            let before = Counts { cpu: seconds(0), waited: seconds(0), others: seconds(0), pages: Some(0) };
+            judged(before, after, Duration::from_secs(10), 2, Duration::from_secs(idle)).disturbed
         };
+        let judge = |cpu, waited, pages| judged_with(cpu, waited, None, pages, 5);
         assert!(!judge(seconds(12), seconds(1), Some(64)), "threads that wait for a disk take no core");
         assert!(judge(seconds(12), seconds(2), Some(0)));
         assert!(!judge(seconds(19), seconds(9), Some(0)), "more threads than cores, all cores ours");
         assert!(judge(seconds(20), seconds(0), Some(65)));
+        // Readers and workers on the same cores, and nobody else; but who waits for no disk has no such readers.
+        assert!(!judged_with(seconds(6), seconds(9), seconds(1), Some(0), 5));
+        assert!(judged_with(seconds(6), seconds(9), seconds(2), Some(0), 5));
+        assert!(judged_with(seconds(6), seconds(9), seconds(1), Some(0), 0));
         // Without the time that threads waited, half of the time was the disk's.
         assert!(!judge(seconds(10), None, None) && judge(seconds(8), None, None));
         assert!(!judge(None, None, None));
