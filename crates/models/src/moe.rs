@@ -273,6 +273,11 @@ impl Experts {
         }
     }
 
+    /// Whether nothing is computed, so that no number is worth keeping.
+    pub(crate) fn is_rehearsal(&self) -> bool {
+        matches!(self.mode, Mode::Rehearsed { .. })
+    }
+
     /// Whether experts come and go.
     #[must_use]
     pub fn come_and_go(&self) -> bool {

@@ -373,11 +373,18 @@ fn logits(
             Logits::All => (part.start, part.rows),
         };
         let (first, end) = if part.error.is_some() { (first, first) } else { (first, first + count) };
-        let mut values = Vec::with_capacity((end - first) as usize * model.vocabulary() as usize);
+        // A vocabulary that is only claimed, by a config without its shards, must not decide how much memory is taken.
+        let is_rehearsal = step.experts.is_rehearsal();
+        let kept = if is_rehearsal { 0 } else { (end - first) as usize };
+        let mut values = Vec::with_capacity(kept * model.vocabulary() as usize);
         for start in (first..end).step_by(LOGIT_ROWS as usize) {
             let mark = step.ops.mark();
             let logits = model.head(step.ops, last.rows_at(start, LOGIT_ROWS.min(end - start)));
-            values.extend(step.ops.read(logits)?);
+            if is_rehearsal {
+                step.ops.submit()?;
+            } else {
+                values.extend(step.ops.read(logits)?);
+            }
             step.ops.release(mark);
         }
         let bad = values.iter().position(|v| !v.is_finite());

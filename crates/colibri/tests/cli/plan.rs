@@ -1,5 +1,7 @@
 //! `colibri plan`: the plan of a run, from the index alone, for a described machine, with hits from traces; and what it
 //! refuses.
+#[cfg(target_os = "linux")]
+use crate::common::answer_of;
 use crate::common::{colibri, model_copy, text_of};
 use serde_json::Value;
 use std::fs;
@@ -56,6 +58,24 @@ fn a_run_takes_what_was_planned() {
     close(sum("items"), number(&plan, "/memory/planned_bytes"));
     close(sum("dense"), number(&plan["memory"]["items"][0], "/bytes"));
     assert_eq!(plan["memory"]["packings"].as_array().unwrap().len(), 3);
+}
+
+/// Without shards nothing holds the config to its claim: 512 rows of so many logits are 34 GB.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_vocabulary_that_is_only_claimed_takes_no_memory() {
+    let model = index_alone();
+    let path = model.path().join("config.json");
+    let config = fs::read_to_string(&path).unwrap();
+    let claimed = config.replace("\"vocab_size\": 4096", "\"vocab_size\": 16777216");
+    assert_ne!(claimed, config);
+    fs::write(&path, claimed).unwrap();
+    let mut command = std::process::Command::new("sh");
+    let limited = "ulimit -v 4000000; exec \"$0\" \"$@\"";
+    command.args(["-c", limited, env!("CARGO_BIN_EXE_colibri"), "plan", "--model", text_of(model.path())]);
+    command.args(["--ram", "64GB", "--chunk", "512", "--no-measure", "--json", "--no-config"]);
+    let plan = answer_of(command, "").good();
+    assert_eq!(plan["settings"]["chunk"], 512);
 }
 
 #[test]
