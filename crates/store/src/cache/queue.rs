@@ -136,13 +136,11 @@ impl Queue {
         for job in jobs {
             put(&mut drives[job.drive], *job);
         }
-        for drive in 0..drives.len() {
+        for (drive, filled) in self.filled.iter().enumerate() {
             if jobs.iter().any(|job| job.drive == drive) {
                 self.tell(&drives, drive);
+                filled.notify_all();
             }
-        }
-        for filled in &self.filled {
-            filled.notify_all();
         }
     }
 
