@@ -105,7 +105,7 @@ pub(crate) fn duration(seconds: f64) -> String {
         return "0 s".to_owned();
     }
     let units = [(1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")];
-    let (size, unit) = *units.iter().find(|(size, _)| seconds >= *size).unwrap_or(&units[3]);
+    let (size, unit) = *units.iter().find(|(size, _)| seconds >= 0.9995 * size).unwrap_or(&units[3]);
     let value = seconds / size;
     let digits = if value < 9.995 { 2 } else { usize::from(value < 99.95) };
     format!("{value:.digits$} {unit}")
@@ -367,6 +367,8 @@ mod tests {
     fn durations_have_three_digits() {
         let shown = [1.0, 0.5, 0.012_345, 1.5e-5, 2e-7, 0.0, 123.4].map(duration);
         assert_eq!(shown, ["1.00 s", "500 ms", "12.3 ms", "15.0 us", "200 ns", "0 s", "123 s"]);
+        let shown = [0.001_234, 0.0999, 0.15, 0.9994, 0.9996, 9.99, 12.34, 1234.0].map(duration);
+        assert_eq!(shown, ["1.23 ms", "99.9 ms", "150 ms", "999 ms", "1.00 s", "9.99 s", "12.3 s", "1234 s"]);
     }
 
     #[cfg(target_os = "linux")]

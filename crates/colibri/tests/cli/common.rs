@@ -205,3 +205,18 @@ pub(crate) fn distance(a: &[f32], b: &[f32]) -> f64 {
     let n: f64 = b.iter().map(|b| square(f64::from(*b))).sum();
     (d / n).sqrt()
 }
+
+/// Runs where no file may have more than so many blocks of 512 bytes (1024 in some shells), as on a drive that is full.
+#[cfg(unix)]
+pub(crate) fn limited(blocks: u32, command: &Command) -> Answer {
+    let limit = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$0\" \"$@\"");
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &limit]).arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => shell.env(name, value),
+            None => shell.env_remove(name),
+        };
+    }
+    answer_of(shell, "")
+}

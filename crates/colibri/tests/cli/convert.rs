@@ -1,7 +1,7 @@
 //! `convert`: what is said before, what is there afterwards, and what happens when it is ended early.
 use crate::common::{Answer, colibri, data, model_copy, text_of};
 #[cfg(unix)]
-use crate::common::{answer_of, program};
+use crate::common::{limited, program};
 use std::fs;
 #[cfg(unix)]
 use std::io::Read as _;
@@ -179,10 +179,9 @@ fn too_little_room_is_seen_before_anything_is_written() {
 fn a_full_drive_is_named_and_what_is_written_is_gone_on_with() {
     let folder = tempfile::tempdir().unwrap();
     let (place, whole) = (folder.path().join("container"), folder.path().join("whole"));
-    let limited = "trap '' XFSZ; ulimit -f 2000; exec \"$0\" convert --dense int4 --json \"$1\" \"$2\"";
-    let mut command = Command::new("sh");
-    command.args(["-c", limited, env!("CARGO_BIN_EXE_colibri"), &tiny(), text_of(&place)]);
-    let answer = answer_of(command, "");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_colibri"));
+    command.args(["convert", "--dense", "int4", "--json", &tiny(), text_of(&place)]);
+    let answer = limited(2000, &command);
     let (kind, message) = answer.error(1);
     assert!(kind == "io" && message.contains("no room") && message.contains("goes on"), "{message}");
     assert!(!place.join("model.safetensors.index.json").exists());

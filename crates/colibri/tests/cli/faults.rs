@@ -1,7 +1,7 @@
 //! Faults around the program while it runs: files that change under it, other processes, kills, drives without room, more
 //! asked for than there is. Each ends in a named error or in the right tokens, and nothing that was there is lost.
 use crate::common::{
-    Answer, answer_of, colibri, data, golden, listed, model_copy, numbers, program, text_of,
+    answer_of, colibri, data, golden, limited, listed, model_copy, numbers, program, text_of,
 };
 use serde_json::Value;
 use std::fs::{self, File};
@@ -212,21 +212,6 @@ fn a_kill_while_a_history_is_written_leaves_the_old_or_the_new_one() {
     assert_eq!(beside, Vec::<String>::new(), "what was left half written is gone");
 }
 
-/// Runs where no file may have more than so many blocks of 512 bytes (1024 in some shells), as on a drive that is full.
-fn limited(blocks: u32, mut command: Command) -> Answer {
-    let limit = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$0\" \"$@\"");
-    let mut shell = Command::new("sh");
-    shell.args(["-c", &limit]).arg(command.get_program()).args(command.get_args());
-    for (name, value) in command.get_envs() {
-        match value {
-            Some(value) => shell.env(name, value),
-            None => shell.env_remove(name),
-        };
-    }
-    command = shell;
-    answer_of(command, "")
-}
-
 #[test]
 fn results_that_find_no_room_are_named_with_what_they_take_and_leave_nothing() {
     let place = TempDir::new().unwrap();
@@ -235,7 +220,7 @@ fn results_that_find_no_room_are_named_with_what_they_take_and_leave_nothing() {
     for (name, more) in [("logits", &[][..]), ("trace", &["--layers", "0,1"])] {
         let mut command = program();
         command.args([name, "--json", "--ids", &ids, "--out", text_of(&out)]).args(more);
-        let (kind, message) = limited(40, command).error(1);
+        let (kind, message) = limited(40, &command).error(1);
         assert!(kind == "io" && message.contains(text_of(&out)), "{name}: {kind}: {message}");
         assert!(message.contains("which takes "), "{name}: {message}");
         assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0, "{name}: nothing stays");
@@ -251,7 +236,7 @@ fn a_routing_trace_that_finds_no_room_costs_no_answer() {
     let mut command = program();
     command.args(["run", "--json", "--ids", &ids, "--temperature", "0", "--activations", "exact"]);
     command.args(["--max-tokens", "8", "--chunk", "1", "--trace-routing", text_of(&file)]);
-    let answer = limited(1, command);
+    let answer = limited(1, &command);
     assert_eq!(answer.code, 1, "{}", answer.stderr);
     assert_eq!(numbers(&answer.json()["ids"]), greedy[..8]);
     let told = format!("error: writing the routing trace {}, which lacks its last steps", text_of(&file));
@@ -266,7 +251,7 @@ fn a_history_that_finds_no_room_stays_as_it_was() {
     let expected = answer_of(with_history(place.path(), &[]), "").good()["ids"].clone();
     let (file, _) = histories(place.path());
     let before = fs::read(&file).unwrap();
-    let answer = limited(1, with_history(place.path(), &[]));
+    let answer = limited(1, &with_history(place.path(), &[]));
     assert_eq!(answer.good()["ids"], expected);
     let told = format!("note: the history {} is not written: ", file.display());
     assert_eq!(answer.stderr.matches(&told).count(), 1, "{}", answer.stderr);

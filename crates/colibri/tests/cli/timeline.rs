@@ -1,7 +1,7 @@
 //! Timelines: what stands in them agrees with the statistics, and they are whole or named however a run ends.
-#[cfg(unix)]
-use crate::common::started;
 use crate::common::{answer_of, colibri, data, golden, listed, model_copy, program, text_of};
+#[cfg(unix)]
+use crate::common::{limited, started};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
@@ -257,11 +257,9 @@ fn a_run_that_is_killed_leaves_what_was_written() {
 fn a_full_drive_ends_the_timeline_and_nothing_else() {
     let place = TempDir::new().unwrap();
     let (file, model) = (place.path().join("timeline.json"), data("k3-tiny"));
-    let limited = "trap '' XFSZ; ulimit -f 100; exec \"$0\" \"$@\"";
-    let mut command = Command::new("sh");
-    command.args(["-c", limited, env!("CARGO_BIN_EXE_colibri")]);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_colibri"));
     command.args(run(text_of(&model), text_of(&file), &[])).arg("--no-config");
-    let answer = answer_of(command, "");
+    let answer = limited(100, &command);
     let plain = colibri(&run(text_of(&model), text_of(&place.path().join("other")), &[])).good();
     assert_eq!(answer.code, 1, "{}", answer.stderr);
     assert_eq!(answer.json()["ids"], plain["ids"], "the answer is whole");

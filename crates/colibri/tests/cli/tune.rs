@@ -1,6 +1,8 @@
 //! `colibri tune` on the embedded model with few repeats: no time is judged, only what is made of it, and what becomes of the
 //! profile.
-use crate::common::{Answer, answer_of, colibri, model_copy, program, text_of};
+#[cfg(unix)]
+use crate::common::limited;
+use crate::common::{answer_of, colibri, model_copy, program, text_of};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fs;
@@ -178,11 +180,9 @@ fn nothing_is_tried_while_memory_is_short() {
 fn a_full_drive_leaves_the_profile_that_was_there() {
     let place = TempDir::new().unwrap();
     let (path, text) = profile(place.path());
-    let mut command = std::process::Command::new("sh");
-    let limited = "trap '' XFSZ; ulimit -f 0; exec \"$0\" \"$@\"";
-    command.args(["-c", limited, env!("CARGO_BIN_EXE_colibri")]).args(LITTLE);
-    command.args(["--sweep", "look-ahead", "--json", "--no-config", "--out", &path]);
-    let answer: Answer = answer_of(command, "");
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_colibri"));
+    command.args(LITTLE).args(["--sweep", "look-ahead", "--json", "--no-config", "--out", &path]);
+    let answer = limited(0, &command);
     let (kind, message) = answer.error(1);
     assert!(kind == "io" && message.contains("writing") && message.contains(&path), "{message}");
     assert_eq!(fs::read_to_string(&path).unwrap(), text);

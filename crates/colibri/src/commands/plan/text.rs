@@ -1,5 +1,6 @@
 //! A plan in words and columns, for people. Computes nothing.
 use super::outlook::{Bounded, Given, MachineFacts, Outlook, Source, StepFacts};
+use crate::probe::samples::duration;
 use crate::report::{counted, paragraph};
 use engine::predict::Bound;
 use engine::{Plan, show_bytes};
@@ -170,29 +171,5 @@ fn words(bound: Bound) -> &'static str {
         Bound::Memory => "memory",
         Bound::Arithmetic => "arithmetic",
         Bound::Waits => "waits (reads begin when a router has run, and layers go on when these have come)",
-    }
-}
-
-/// Three digits.
-fn duration(seconds: f64) -> String {
-    match seconds {
-        0.0 => "0 s".to_owned(),
-        ..0.01 => format!("{:.2} ms", seconds * 1e3),
-        ..0.1 => format!("{:.1} ms", seconds * 1e3),
-        ..0.9995 => format!("{:.0} ms", seconds * 1e3),
-        ..9.995 => format!("{seconds:.2} s"),
-        ..99.95 => format!("{seconds:.1} s"),
-        _ => format!("{seconds:.0} s"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn durations_have_three_digits() {
-        let shown = [0.0, 0.001_234, 0.0999, 0.15, 1.0, 9.99, 12.34, 1234.0].map(duration);
-        assert_eq!(shown, ["0 s", "1.23 ms", "99.9 ms", "150 ms", "1.00 s", "9.99 s", "12.3 s", "1234 s"]);
     }
 }
