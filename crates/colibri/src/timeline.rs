@@ -1,5 +1,5 @@
 //! A timeline of reads, compute and waits as a file that `chrome://tracing` and Perfetto open: the JSON array of Chrome's
-//! "Trace Event Format". Who works only drops a record into a bounded queue; a thread of its own writes. The file is whole
+//! "Trace Event Format". Who works only drops records into a bounded queue; a thread of its own writes. The file is whole
 //! JSON whenever the program ends by itself. Knows no engine's insides and no command.
 mod json;
 
@@ -18,11 +18,12 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use std::{iter, slice};
 use store::cache::{ReadSpan, UnderWay, Waiting, WatchReads};
 
-/// Records on their way to the thread that writes, at most; what comes while there are so many is left out and counted.
-const RECORDS_MAX: usize = 1 << 14;
-/// How often that thread looks for records.
+/// Entries on their way to the thread that writes, at most; what comes while there are so many is left out and counted.
+const ENTRIES_MAX: usize = 1 << 14;
+/// How often that thread looks for entries.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Bytes that are written at once, about.
 const WRITE_BYTES: usize = 1 << 16;
@@ -37,6 +38,22 @@ enum Record {
     Step { position: u32, parts: usize, rows: u64, span: Range<Instant> },
     Work(Work),
     Wait(Wait),
+}
+
+/// What takes one place of the queue. Of a step all at once: a prompt's has more than the queue has places, and they come
+/// together when it is over.
+enum Entry {
+    One(Record),
+    Step(Vec<Record>),
+}
+
+impl Entry {
+    fn records(&self) -> &[Record] {
+        match self {
+            Entry::One(record) => slice::from_ref(record),
+            Entry::Step(records) => records,
+        }
+    }
 }
 
 /// A timeline that is being written; empty if none is wanted.
@@ -67,13 +84,13 @@ impl TimelineFile {
     pub(crate) fn begin(&mut self, engine: &mut Engine) -> Result<(), Failure> {
         let Some(open) = &mut self.0 else { return Ok(()) };
         let Some(file) = open.file.take() else { return Ok(()) };
-        let (sender, records) = sync_channel(RECORDS_MAX);
+        let (sender, entries) = sync_channel(ENTRIES_MAX);
         let recorder = Arc::new(Recorder::new(sender));
         let writer = Writer::new(file, std::mem::take(&mut open.names));
         let shared = Arc::clone(&recorder);
         let thread = std::thread::Builder::new().name("timeline".into());
         let thread = thread.spawn(move || {
-            let outcome = writer.run(&shared, &records);
+            let outcome = writer.run(&shared, &entries);
             shared.over();
             outcome
         });
@@ -132,7 +149,7 @@ impl Open {
 
 /// What takes records from the threads that work.
 struct Recorder {
-    records: SyncSender<Record>,
+    entries: SyncSender<Entry>,
     /// Records that found no room.
     lost: AtomicU64,
     /// Whether the file is to be ended with what is in the queue.
@@ -143,15 +160,15 @@ struct Recorder {
 }
 
 impl Recorder {
-    fn new(records: SyncSender<Record>) -> Self {
+    fn new(entries: SyncSender<Entry>) -> Self {
         let (lost, closing) = (AtomicU64::new(0), AtomicBool::new(false));
-        Recorder { records, lost, closing, over: Mutex::new(false), changed: Condvar::new() }
+        Recorder { entries, lost, closing, over: Mutex::new(false), changed: Condvar::new() }
     }
 
-    fn add(&self, record: Record) {
+    fn add(&self, entry: Entry) {
         // Nobody takes them any more where the file was ended or could not be written.
-        if let Err(TrySendError::Full(_)) = self.records.try_send(record) {
-            self.lost.fetch_add(1, Ordering::Relaxed);
+        if let Err(TrySendError::Full(entry)) = self.entries.try_send(entry) {
+            self.lost.fetch_add(entry.records().len() as u64, Ordering::Relaxed);
         }
     }
 
@@ -170,15 +187,15 @@ impl Recorder {
 
 impl WatchReads for Recorder {
     fn read(&self, read: &ReadSpan) {
-        self.add(Record::Read(read.clone()));
+        self.add(Entry::One(Record::Read(read.clone())));
     }
 
     fn under_way(&self, counts: &UnderWay) {
-        self.add(Record::UnderWay(*counts));
+        self.add(Entry::One(Record::UnderWay(*counts)));
     }
 
     fn waiting(&self, counts: &Waiting) {
-        self.add(Record::Waiting(*counts));
+        self.add(Entry::One(Record::Waiting(*counts)));
     }
 }
 
@@ -186,13 +203,10 @@ impl Watch for Recorder {
     fn step(&self, step: &StepSpan<'_>) {
         let StepSpan { position, parts, rows, times } = step;
         let (position, parts, rows, span) = (*position, *parts, *rows, times.span.clone());
-        self.add(Record::Step { position, parts, rows, span });
-        for work in times.work {
-            self.add(Record::Work(work.clone()));
-        }
-        for wait in times.expert_waits.iter().chain(times.other_waits) {
-            self.add(Record::Wait(wait.clone()));
-        }
+        let whole = Record::Step { position, parts, rows, span };
+        let work = times.work.iter().cloned().map(Record::Work);
+        let waits = times.expert_waits.iter().chain(times.other_waits).cloned().map(Record::Wait);
+        self.add(Entry::Step(iter::once(whole).chain(work).chain(waits).collect()));
     }
 }
 
@@ -209,8 +223,8 @@ impl Writer {
         Writer { file, lines: Lines::new(Instant::now(), names), bytes: 0 }
     }
 
-    fn run(mut self, recorder: &Recorder, records: &Receiver<Record>) -> io::Result<u64> {
-        let outcome = self.copy(recorder, records).and_then(|()| self.flush());
+    fn run(mut self, recorder: &Recorder, entries: &Receiver<Entry>) -> io::Result<u64> {
+        let outcome = self.copy(recorder, entries).and_then(|()| self.flush());
         if outcome.is_err() {
             // There may be room for the end where there was none for the record that was begun.
             self.lines.forget();
@@ -223,14 +237,16 @@ impl Writer {
     }
 
     /// Until the file is to be ended.
-    fn copy(&mut self, recorder: &Recorder, records: &Receiver<Record>) -> io::Result<()> {
+    fn copy(&mut self, recorder: &Recorder, entries: &Receiver<Entry>) -> io::Result<()> {
         loop {
             // Looked at first, so that everything that was added before is written.
             let closing = recorder.closing.load(Ordering::Acquire);
-            while let Ok(record) = records.try_recv() {
-                self.lines.add(&record);
-                if self.lines.text().len() >= WRITE_BYTES {
-                    self.flush()?;
+            while let Ok(entry) = entries.try_recv() {
+                for record in entry.records() {
+                    self.lines.add(record);
+                    if self.lines.text().len() >= WRITE_BYTES {
+                        self.flush()?;
+                    }
                 }
             }
             self.flush()?;

@@ -1,5 +1,5 @@
 use super::*;
-use models::{Section, WaitFor};
+use models::{Section, StepTimes, WaitFor};
 use serde_json::Value;
 use std::sync::mpsc::sync_channel;
 use store::ExpertId;
@@ -78,7 +78,7 @@ fn steps_waits_and_counters_are_named() {
 
 #[test]
 fn a_queue_that_is_full_loses_records_and_counts_them() {
-    let (sender, records) = sync_channel(2);
+    let (sender, entries) = sync_channel(2);
     let recorder = Recorder::new(sender);
     let counts = UnderWay { drive: 0, at: Instant::now(), reads: 0, guesses: 0 };
     for _ in 0..5 {
@@ -87,33 +87,54 @@ fn a_queue_that_is_full_loses_records_and_counts_them() {
     assert_eq!(recorder.lost.load(Ordering::Relaxed), 3);
     let file = tempfile::NamedTempFile::new().unwrap();
     recorder.closing.store(true, Ordering::Release);
-    let bytes = Writer::new(file.reopen().unwrap(), Vec::new()).run(&recorder, &records).unwrap();
+    let bytes = Writer::new(file.reopen().unwrap(), Vec::new()).run(&recorder, &entries).unwrap();
     let text = std::fs::read_to_string(file.path()).unwrap();
     assert_eq!(text.len() as u64, bytes);
     assert_eq!(parsed(&text).iter().filter(|event| event["ph"] == "C").count(), 2);
     // Nobody takes records any more: that is no loss.
-    drop(records);
+    drop(entries);
     recorder.under_way(&counts);
     assert_eq!(recorder.lost.load(Ordering::Relaxed), 3);
 }
 
 #[test]
+fn a_step_takes_one_place_of_the_queue_however_much_there_is_of_it() {
+    let (sender, entries) = sync_channel(2);
+    let recorder = Recorder::new(sender);
+    let span = Instant::now()..Instant::now();
+    let sent = ops::Sent { submission: ops::Submission(1), span: span.clone() };
+    let work = vec![Work { section: Section::Moe, layer: Some(0), sent }; 40_000];
+    let waits = vec![Wait { what: WaitFor::Experts, layer: Some(0), span: span.clone() }; 20_000];
+    let times = StepTimes { span, work: &work, expert_waits: &waits, other_waits: &waits[..5] };
+    for _ in 0..3 {
+        recorder.step(&StepSpan { position: 0, parts: 1, rows: 1, times: times.clone() });
+    }
+    assert_eq!(recorder.lost.load(Ordering::Relaxed), 60_006, "all of the third");
+    let file = tempfile::NamedTempFile::new().unwrap();
+    recorder.closing.store(true, Ordering::Release);
+    Writer::new(file.reopen().unwrap(), Vec::new()).run(&recorder, &entries).unwrap();
+    let events = parsed(&std::fs::read_to_string(file.path()).unwrap());
+    let count = |kind: &str| events.iter().filter(|event| event["cat"] == kind).count();
+    assert_eq!(["step", "compute", "wait"].map(count), [2, 80_000, 40_010]);
+}
+
+#[test]
 fn a_file_without_records_is_a_list_all_the_same() {
-    let (sender, records) = sync_channel(1);
+    let (sender, entries) = sync_channel(1);
     let recorder = Recorder::new(sender);
     recorder.closing.store(true, Ordering::Release);
     let file = tempfile::NamedTempFile::new().unwrap();
-    Writer::new(file.reopen().unwrap(), Vec::new()).run(&recorder, &records).unwrap();
+    Writer::new(file.reopen().unwrap(), Vec::new()).run(&recorder, &entries).unwrap();
     assert_eq!(parsed(&std::fs::read_to_string(file.path()).unwrap()).len(), 5);
 }
 
 #[test]
 fn a_file_that_cannot_be_written_is_an_error() {
-    let (sender, records) = sync_channel(8);
+    let (sender, entries) = sync_channel(8);
     let recorder = Recorder::new(sender);
     recorder.under_way(&UnderWay { drive: 0, at: Instant::now(), reads: 0, guesses: 0 });
     let file = tempfile::NamedTempFile::new().unwrap();
     let unwritable = File::open(file.path()).unwrap();
     recorder.closing.store(true, Ordering::Release);
-    Writer::new(unwritable, Vec::new()).run(&recorder, &records).unwrap_err();
+    Writer::new(unwritable, Vec::new()).run(&recorder, &entries).unwrap_err();
 }
