@@ -130,16 +130,50 @@ impl Pages {
         if address == 0 {
             return None;
         }
-        // SAFETY: the pages are this value's, and stay readable.
-        let again = unsafe {
-            let flags = libc::MAP_SHARED | libc::MAP_FIXED;
-            map(self.first.as_ptr().cast(), self.bytes, flags, self.file.as_raw_fd())
-        };
-        if again.is_err() {
+        if self.map_again().is_err() {
             // Zeros are still there: that is a fault the next time too.
             self.record.fault.store(address, Ordering::Release);
         }
         Some((address - self.first.as_ptr() as usize) as u64)
+    }
+
+    /// Puts the file in the place of the zeros, which stay if that fails. Elsewhere first: a file system that refuses (one of a
+    /// network that has lost the file) does so after what was there has gone.
+    fn map_again(&self) -> io::Result<()> {
+        // SAFETY: the system chooses a place where nothing is.
+        let new = unsafe { map(ptr::null_mut(), self.bytes, libc::MAP_SHARED, self.file.as_raw_fd()) }?;
+        // SAFETY: both are this value's, and whoever reads the old pages finds either those or the new ones.
+        unsafe { self.move_here(new) }
+    }
+
+    /// # Safety
+    /// At `new` the file is mapped, and nobody knows it.
+    #[cfg(target_os = "linux")]
+    unsafe fn move_here(&self, new: NonNull<u8>) -> io::Result<()> {
+        let (place, flags) = (self.first.as_ptr(), libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED);
+        // SAFETY: the caller's promise; the pages at `place` are this value's.
+        let moved = unsafe { libc::mremap(new.as_ptr().cast(), self.bytes, self.bytes, flags, place) };
+        if moved != libc::MAP_FAILED {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        // SAFETY: the caller's promise.
+        unsafe { libc::munmap(new.as_ptr().cast(), self.bytes) };
+        Err(error)
+    }
+
+    /// Systems that move no mappings: the file can be mapped, so it is mapped once more.
+    ///
+    /// # Safety
+    /// At `new` the file is mapped, and nobody knows it.
+    #[cfg(not(target_os = "linux"))]
+    unsafe fn move_here(&self, new: NonNull<u8>) -> io::Result<()> {
+        let (place, flags) = (self.first.as_ptr().cast(), libc::MAP_SHARED | libc::MAP_FIXED);
+        // SAFETY: the caller's promise; the pages at `place` are this value's.
+        unsafe {
+            libc::munmap(new.as_ptr().cast(), self.bytes);
+            map(place, self.bytes, flags, self.file.as_raw_fd()).map(drop)
+        }
     }
 }
 
@@ -227,5 +261,35 @@ fn elsewhere(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc
             let handler: extern "C" fn(libc::c_int) = unsafe { std::mem::transmute(handler as *const ()) };
             handler(signal);
         }
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+
+    /// A file that can only be written cannot be mapped to be read: it stands for one that a file system has lost.
+    #[test]
+    fn a_file_that_cannot_be_mapped_again_leaves_zeros_and_the_fault() {
+        const BYTES: usize = 100_000;
+        let place = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(place.path(), vec![7; BYTES]).unwrap();
+        let mut pages = Pages::of(place.path()).unwrap();
+        let own = pages.file.try_clone().unwrap();
+        let set_length = |bytes| place.as_file().set_len(bytes).unwrap();
+        set_length(0);
+        assert_eq!(pages.as_slice()[BYTES - 1], 0);
+        pages.file = File::options().write(true).open(place.path()).unwrap();
+        let fault = pages.take_fault().unwrap();
+        assert!(fault < BYTES as u64);
+        for _ in 0..2 {
+            assert_eq!(pages.take_fault(), Some(fault));
+            assert!(pages.as_slice().iter().all(|byte| *byte == 0));
+        }
+        std::fs::write(place.path(), vec![7; BYTES]).unwrap();
+        pages.file = own;
+        assert_eq!(pages.take_fault(), Some(fault), "zeros were read since the last time");
+        assert!(pages.as_slice().iter().all(|byte| *byte == 7));
+        assert_eq!(pages.take_fault(), None);
     }
 }
