@@ -337,7 +337,8 @@ pub(crate) fn streaming(model: &Model, args: &EngineArgs) -> Result<(Streaming, 
     Ok((streaming, notes))
 }
 
-/// A folder that stands for the one in which Linux tells of memory, for tests.
+/// A folder that stands for `/` where Linux tells of memory, so that tests can make it short. No setting: it stands in no file
+/// and `colibri config` does not show it.
 const PRESSURE_VARIABLE: &str = "COLIBRI_TEST_PRESSURE";
 
 /// Who tells when memory is short, if somebody is to; that nobody can is a note.

@@ -40,6 +40,8 @@ pub struct Governor {
     counts: Governed,
     /// Whether it was said that there is no more to give.
     exhausted: bool,
+    /// Whether it was said that the system does not take what is given.
+    refused: bool,
 }
 
 /// What a governor did so far.
@@ -69,6 +71,7 @@ impl Governor {
             probes: 0,
             counts: Governed::default(),
             exhausted: false,
+            refused: false,
         }
     }
 
@@ -155,8 +158,14 @@ impl ExpertCache {
     pub(super) fn trim(&mut self) {
         while let Some(slot) = self.slots.withhold() {
             self.causes.waste(slot, &mut self.statistics);
-            if !self.slab.discard(slot) && self.slab.gives_back() {
-                tracing::debug!(slot, "the system does not take the memory of a slot");
+            if self.slab.discard(slot) {
+                self.slots.discarded(slot);
+            } else if let Some(governor) = &mut self.governor
+                && !std::mem::replace(&mut governor.refused, true)
+            {
+                tracing::warn!(
+                    "the system does not take memory that is given back: there are fewer slots in vain"
+                );
             }
         }
     }

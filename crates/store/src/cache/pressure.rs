@@ -70,8 +70,10 @@ pub(super) enum Decision {
 /// How memory is seen to be short.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Cause {
-    /// So little is left that less than half of the reserve would be if every slot were filled.
+    /// So little is left: less than half of the reserve.
     Available(u64),
+    /// So little is left that less than half of the reserve would be if the slots that hold nothing yet were filled.
+    NoRoom(u64),
     /// Processes wait for memory, for this share of the time.
     Stalled(f32),
     /// The system has swapped so many more bytes of this process out.
@@ -86,6 +88,9 @@ impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Available(bytes) => write!(f, "only {} MB are left", bytes / 1_000_000),
+            Self::NoRoom(bytes) => {
+                write!(f, "the {} MB that are left have no room for all slots", bytes / 1_000_000)
+            }
             Self::Stalled(share) => write!(f, "processes wait for memory {:.0} % of the time", share * 100.0),
             Self::Swapped(bytes) => {
                 write!(f, "the system swapped {} MB of this process out", bytes / 1_000_000)
@@ -142,8 +147,11 @@ pub(super) fn short_memory(pressure: &Pressure, reserve: u64, swapped: u64) -> O
     cause(&bounds, &state, &signals).map(|cause| cause.to_string())
 }
 
-/// Slots that hold nothing go as soon as there is no room to fill them. While memory is short all of these go, and a quarter of the
-/// others. A sixteenth of those planned comes back after a calm minute if there is room for it and for what is still to be filled.
+/// What is done about that:
+///
+/// - memory is short, and that was not answered a moment ago: all slots that hold nothing go, and a quarter of the others;
+/// - it would be short if all slots were filled: of those that hold nothing as many go as there is no room for;
+/// - neither for a minute: a sixteenth of the planned slots comes back if there is room for them and for those that hold nothing.
 pub(super) fn decide(bounds: &Bounds, state: &State, signals: &Signals) -> Decision {
     let Signals { now, pressure, .. } = signals;
     let available = pressure.available.unwrap_or(u64::MAX);
@@ -161,7 +169,7 @@ pub(super) fn decide(bounds: &Bounds, state: &State, signals: &Signals) -> Decis
         };
     }
     if unfit > 0 {
-        return Decision::GiveBack(unfit, Cause::Available(available));
+        return Decision::GiveBack(unfit, Cause::NoRoom(available));
     }
     let more = (bounds.planned / 16).max(1).min(bounds.planned.saturating_sub(state.limit));
     let room = available >= bounds.reserve + unfilled + u64::from(more) * bounds.slot_bytes;
@@ -242,11 +250,12 @@ mod tests {
         let state = State { unfilled: 60, given: Some(Duration::from_secs(10)), ..FULL };
         let few = State { limit: 12, unfilled: 12, ..state };
         let gone = |slots, left| Decision::GiveBack(slots, Cause::Available(left * MB));
+        let unfit = |slots, left| Decision::GiveBack(slots, Cause::NoRoom(left * MB));
         let table = [
             (state, at(11, left(110)), Decision::Keep),
-            (state, at(11, left(109)), gone(1, 109)),
-            (state, at(11, left(60)), gone(50, 60)),
-            (state, at(11, left(50)), gone(60, 50)),
+            (state, at(11, left(109)), unfit(1, 109)),
+            (state, at(11, left(60)), unfit(50, 60)),
+            (state, at(11, left(50)), unfit(60, 50)),
             // Short of memory: all of them, and a quarter of the others unless that has been answered.
             (state, at(11, left(10)), gone(60, 10)),
             (state, at(20, left(10)), gone(85, 10)),
@@ -287,12 +296,18 @@ mod tests {
     #[test]
     fn causes_are_words() {
         let pages = Pages { touched: 64, slow: 9 };
-        let causes =
-            [Cause::Available(49 * MB), Cause::Stalled(0.25), Cause::Swapped(70 * MB), Cause::Slow(pages)];
+        let causes = [
+            Cause::Available(49 * MB),
+            Cause::NoRoom(149 * MB),
+            Cause::Stalled(0.25),
+            Cause::Swapped(70 * MB),
+            Cause::Slow(pages),
+        ];
         assert_eq!(
             causes.map(|cause| cause.to_string()),
             [
                 "only 49 MB are left",
+                "the 149 MB that are left have no room for all slots",
                 "processes wait for memory 25 % of the time",
                 "the system swapped 70 MB of this process out",
                 "9 of 64 pages of cached experts were not in memory"

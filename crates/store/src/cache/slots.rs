@@ -42,7 +42,7 @@ struct Slot {
     /// Number of the last submission known to use it.
     fence: u64,
     place: Place,
-    /// Whether it has memory of its own: something was read into it since it was last out of use.
+    /// Whether it has memory of its own: something was read into it since its memory was last given back.
     backed: bool,
 }
 
@@ -73,7 +73,7 @@ pub(super) struct Slots {
     limit: u32,
     /// Slots out of use; they hold nothing.
     withheld: Vec<u32>,
-    /// Slots that have memory.
+    /// Slots in use that have memory.
     backed: u32,
     ranking: Ranking,
     groups: Vec<Group>,
@@ -142,6 +142,7 @@ impl Slots {
         while self.in_use() < self.limit
             && let Some(slot) = self.withheld.pop()
         {
+            self.backed += u32::from(self.entries[slot as usize].backed);
             self.free.push(slot);
         }
         for place in (0..self.fixed_list.len()).rev() {
@@ -169,7 +170,7 @@ impl Slots {
     }
 
     /// Takes one slot out of use if there are more than there should be: a free one, else that of the expert that is the next
-    /// to go. None if there are not, or none can go at present.
+    /// to go. None if there are not, or none can go at present. It keeps its memory until that is [gone](Slots::discarded).
     pub(super) fn withhold(&mut self) -> Option<u32> {
         if self.in_use() <= self.limit {
             return None;
@@ -180,8 +181,14 @@ impl Slots {
             Some(slot)
         })?;
         self.withheld.push(slot);
-        self.backed -= u32::from(std::mem::take(&mut self.entries[slot as usize].backed));
+        self.backed -= u32::from(self.entries[slot as usize].backed);
         Some(slot)
+    }
+
+    /// The system has taken the memory of a slot that is out of use.
+    pub(super) fn discarded(&mut self, slot: u32) {
+        debug_assert!(self.withheld.contains(&slot), "slot {slot} is in use");
+        self.entries[slot as usize].backed = false;
     }
 
     /// Number of slots.

@@ -150,6 +150,25 @@ fn the_memory_of_what_left_is_given_back() {
     cache.touch(&layer(1, 0..3));
 }
 
+/// Somebody who holds the slot stands for a system that does not take its pages.
+#[test]
+fn memory_that_could_not_be_given_back_is_there_when_the_slot_is_used_again() {
+    let (mut cache, _) = governed(1);
+    cache.touch(&layer(1, 0..6));
+    cache.touch(&layer(2, 0..2));
+    let slot = cache.place_of(id(1, 0)).unwrap().0;
+    let slab = Arc::clone(cache.slab());
+    let holder = slab.read(slot);
+    cache.set_limit(7);
+    assert_eq!((cache.cached().len(), cache.slots.unfilled()), (7, 0));
+    cache.set_limit(8);
+    assert_eq!(cache.slots.unfilled(), 0, "it was never gone");
+    drop(holder);
+    cache.set_limit(7);
+    cache.set_limit(8);
+    assert_eq!(cache.slots.unfilled(), 1);
+}
+
 /// Memory that reads under way are going to take counts as taken: they cannot be called back.
 #[test]
 fn slots_that_are_being_read_for_the_first_time_count_as_empty() {
