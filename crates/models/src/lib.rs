@@ -94,7 +94,7 @@ pub enum StateField {
     Latent(usize),
 }
 
-/// What changes the numbers, printed with every result, and where weights lie, which changes none.
+/// How a model is loaded. All fields but [`residency`](LoadOptions::residency) change its results, and are printed with them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoadOptions {
     /// What activations become before they meet packed weights.
@@ -105,7 +105,7 @@ pub struct LoadOptions {
     pub layers: Option<u32>,
     /// Lossy: drop picks past this share of the weight; 1 keeps all.
     pub expert_top_p: f32,
-    /// Where matrices lie; the one field that changes no number.
+    /// Where matrices lie.
     pub residency: Residency,
 }
 
