@@ -51,9 +51,9 @@ struct Case {
     short_memory: bool,
     /// Whether the device works late.
     late: bool,
-    /// Whether reads are delayed, cut and interrupted.
+    /// Whether reads are delayed, cut and interrupted, unless the kernel does them by itself (`io_uring`).
     slow_reads: bool,
-    /// Direct: reads bring the blocks around an expert along.
+    /// Direct and through `io_uring`: reads bring the blocks around an expert along.
     access: Access,
     /// Sequences that run: the first one, or all.
     sequences: usize,
@@ -61,6 +61,12 @@ struct Case {
     chunks: [[usize; 2]; 3],
     /// For the order of the parts, for who takes part in a step, and for all delays.
     seed: u64,
+}
+
+/// Ways to read. Many containers forbid `io_uring`, so that it is among them only with `COLIBRI_TEST_URING`.
+fn accesses() -> &'static [Access] {
+    const ALL: [Access; 3] = [Access::Buffered, Access::Direct, Access::Uring];
+    if std::env::var_os("COLIBRI_TEST_URING").is_some() { &ALL } else { &ALL[..2] }
 }
 
 fn setup(kind: usize) -> Setup {
@@ -96,7 +102,7 @@ fn load(case: &Case) -> Engine {
         setup = setup.slots(slots);
     }
     let mut reader: Arc<dyn Reader> = Arc::new(DiskReader::new(common::tiny().files(), case.access));
-    if case.slow_reads {
+    if case.slow_reads && case.access != Access::Uring {
         let slow = FaultyReader::new(reader, case.seed).with_delays(Duration::from_micros(300));
         reader = Arc::new(slow.with_short_reads().with_interruptions());
     }
@@ -231,8 +237,10 @@ fn one_change_at_a_time() {
             check(&Case { slots: Some(40), look_ahead, ..plain });
             check(&Case { slots: Some(40), look_ahead, chunks: [[1; 2]; 3], slow_reads: true, ..plain });
         }
-        check(&Case { access: Access::Direct, ..plain });
-        check(&Case { slots: Some(40), readers: 8, access: Access::Direct, ..plain });
+        for &access in accesses() {
+            check(&Case { access, ..plain });
+            check(&Case { slots: Some(40), readers: 8, access, look_ahead: LookAhead::Ranks(4), ..plain });
+        }
     }
 }
 
@@ -263,12 +271,13 @@ fn any_case() -> impl Strategy<Value = Case> {
     let slots = prop::sample::select(&[None, Some(1), Some(2), Some(5), Some(12), Some(100)][..]);
     let device = prop::sample::select(&Kind::ALL[..]);
     let cache = (slots, prop::sample::select(&CachePolicy::ALL[..]));
-    let how = (0..KINDS.len(), device, cache, prop::sample::select(&[1u32, 8][..]), 1..=3usize);
+    let reading = (prop::sample::select(&[1u32, 8][..]), prop::sample::select(accesses()));
+    let how = (0..KINDS.len(), device, cache, reading, 1..=3usize);
     let ahead = (prop::sample::select(&LOOK_AHEADS[..]), any::<bool>());
     let delays = (any::<bool>(), any::<bool>(), any::<bool>());
     (how, ahead, delays, prop::sample::select(&[1usize, 3][..]), chunks, any::<u64>()).prop_map(
         |(
-            (kind, device, (slots, policy), readers, threads),
+            (kind, device, (slots, policy), (readers, access), threads),
             (look_ahead, overlap),
             (late, slow_reads, short_memory),
             sequences,
@@ -286,7 +295,7 @@ fn any_case() -> impl Strategy<Value = Case> {
             short_memory,
             late,
             slow_reads,
-            access: if seed % 2 == 1 { Access::Direct } else { Access::Buffered },
+            access,
             sequences,
             chunks,
             seed,

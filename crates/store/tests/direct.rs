@@ -1,19 +1,22 @@
 //! Experts that lie across the blocks of real files, read past the file cache and through it, in slices and in one go, by
 //! threads of one drive and of several: the same bytes, each read once.
 
+mod support;
+
 use memory::Slab;
 use proptest::prelude::*;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use store::cache::{Arrival, CacheError, CacheStatistics, Lease, Next};
+use store::cache::{Arrival, CacheStatistics, Lease, Next};
 use store::disk_reader::DIRECT_ALIGNMENT;
 use store::faulty_reader::{FaultyReader, Gate, MemoryReader};
 use store::files::{DiskFiles, FileId, Files, ListedFile};
 use store::{
     Access, Catalog, CatalogBuilder, DiskReader, ExpertCache, ExpertId, ExpertLayout, PieceSpec, Reader,
 };
+use support::if_allowed;
 
 /// A slice of a guess.
 const SLICE: u64 = 1 << 20;
@@ -90,15 +93,6 @@ fn pump(cache: &mut ExpertCache, ids: &[ExpertId]) -> Vec<Arrival> {
     }
 }
 
-/// The cache; `None` where the kernel forbids `io_uring`, as it does in many containers.
-fn made(cache: Result<ExpertCache, CacheError>) -> Option<ExpertCache> {
-    let forbidden = [io::ErrorKind::PermissionDenied, io::ErrorKind::Unsupported];
-    match cache {
-        Err(CacheError::Ring { source }) if forbidden.contains(&source.kind()) => None,
-        cache => Some(cache.unwrap()),
-    }
-}
-
 /// Gets all experts, one after the other, after guesses; returns what was counted.
 fn read_all(layout: &Layout, cache: &mut ExpertCache, bytes: &[u8], guesses: &[ExpertId]) -> CacheStatistics {
     for expert in 0..layout.experts {
@@ -132,7 +126,9 @@ fn direct_reads_bring_the_blocks_around_an_expert_in_one_go() {
         assert_eq!(reader.notes().is_empty(), align == DIRECT_ALIGNMENT || access == Access::Buffered);
         let slab = Slab::new(1, slot_bytes).unwrap();
         let room = slab.slot_bytes();
-        let Some(mut cache) = made(ExpertCache::new(layout.catalog(0), reader, slab, 2)) else { continue };
+        let Some(mut cache) = if_allowed(ExpertCache::new(layout.catalog(0), reader, slab, 2)) else {
+            continue;
+        };
         let statistics = read_all(&layout, &mut cache, &bytes, &[]);
         let whole = 3 * payload;
         assert!(statistics.bytes_read >= whole && statistics.bytes_demanded == statistics.bytes_read);
@@ -302,7 +298,7 @@ fn a_file_that_is_cut_off_meanwhile_is_named_and_what_is_left_is_read() {
             let (folder, files, bytes) = written(&layout);
             let slab = Slab::new(2, layout.catalog(0).layout().slot_bytes()).unwrap();
             let reader = Arc::new(DiskReader::new(files, access));
-            let Some(mut cache) = made(ExpertCache::new(layout.catalog(0), reader, slab, 2)) else {
+            let Some(mut cache) = if_allowed(ExpertCache::new(layout.catalog(0), reader, slab, 2)) else {
                 continue;
             };
             let path = folder.path().join("experts.safetensors");
@@ -419,7 +415,7 @@ proptest! {
         let sizes = catalog.layout();
         let slab = Slab::new(slots, if room { sizes.slot_bytes() } else { sizes.payload_bytes() }).unwrap();
         let guesses: Vec<_> = guesses.into_iter().map(id).collect();
-        let Some(mut cache) = made(ExpertCache::new(catalog, reader, slab, readers)) else { return Ok(()) };
+        let Some(mut cache) = if_allowed(ExpertCache::new(catalog, reader, slab, readers)) else { return Ok(()) };
         read_all(&layout, &mut cache, &bytes, &guesses);
     }
 }

@@ -1,18 +1,18 @@
 //! What a watcher of reads is told: every byte once, why it was read, how it ended, and what was under way meanwhile.
 
+mod support;
+
 use memory::Slab;
 use std::collections::BTreeMap;
-use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use store::cache::{
-    CacheError, ExpertError, Next, ReadCause, ReadEnd, ReadSpan, UnderWay, Waiting, WatchReads,
-};
+use store::cache::{ExpertError, Next, ReadCause, ReadEnd, ReadSpan, UnderWay, Waiting, WatchReads};
 use store::faulty_reader::{FaultyReader, Gate, MemoryReader};
 use store::files::DiskFiles;
 use store::{
     Access, Catalog, CatalogBuilder, DiskReader, ExpertCache, ExpertId, ExpertLayout, PieceSpec, Reader,
 };
+use support::if_allowed;
 
 /// A slice of a guess.
 const SLICE: u64 = 1 << 20;
@@ -213,15 +213,7 @@ fn reads_of_a_ring_are_told_as_those_of_threads() {
     let files = Arc::new(DiskFiles::open(&[folder.path().to_owned()]).unwrap());
     let reader: Arc<dyn Reader> = Arc::new(DiskReader::new(files, Access::Uring));
     let slab = Slab::new(u32::from(EXPERTS), catalog().layout().slot_bytes()).unwrap();
-    let mut cache = match ExpertCache::new(catalog(), reader, slab, 3) {
-        // As it is in many containers.
-        Err(CacheError::Ring { source })
-            if [io::ErrorKind::PermissionDenied, io::ErrorKind::Unsupported].contains(&source.kind()) =>
-        {
-            return;
-        }
-        cache => cache.unwrap(),
-    };
+    let Some(mut cache) = if_allowed(ExpertCache::new(catalog(), reader, slab, 3)) else { return };
     let told = Arc::new(Told::default());
     cache.watch(told.clone());
     cache.prefetch(&[id(4)]);

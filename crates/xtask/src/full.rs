@@ -17,7 +17,7 @@ const FUZZ_SECONDS: u64 = 120;
 
 /// Tests that take long, kill processes or load the machine: the arguments of `cargo test`, and variables without
 /// which the test does less. A target that must not run otherwise has `test = false` in its package's Cargo.toml.
-const LONG_TESTS: [LongTest; 2] = [
+const LONG_TESTS: [LongTest; 5] = [
     (
         &["--package", "ops", "--lib", "errors_stay_within_the_documented_bounds_on_a_dense_sample"],
         // Without fma of the processor, hours instead of minutes.
@@ -27,7 +27,12 @@ const LONG_TESTS: [LongTest; 2] = [
         &["--package", "cpu", "--lib", "vectors_of_every_level_give_the_bits_of_the_contract"],
         &[("COLIBRI_TEST_EVERY_INPUT", "1")],
     ),
+    // Where the core tier runs the kernel may forbid `io_uring`.
+    (&["--package", "store", "--test", "direct", "--test", "watched"], URING),
+    (&["--package", "engine", "--test", "invariance"], URING),
+    (&["--package", "colibri", "--test", "cli", "uring"], URING),
 ];
+const URING: &[(&str, &str)] = &[("COLIBRI_TEST_URING", "1")];
 type LongTest = (&'static [&'static str], &'static [(&'static str, &'static str)]);
 
 /// The steps of `cargo xtask full`.

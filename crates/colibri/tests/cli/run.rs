@@ -72,7 +72,7 @@ fn however_experts_are_read_the_tokens_are_the_same() {
     }
 }
 
-/// Many containers forbid `io_uring`; then the program says what to do instead.
+/// Many containers forbid `io_uring`; then the program says what to do instead. With `COLIBRI_TEST_URING` it must be there.
 #[cfg(target_os = "linux")]
 #[test]
 fn uring_gives_the_same_tokens_or_is_refused_by_name() {
@@ -80,7 +80,7 @@ fn uring_gives_the_same_tokens_or_is_refused_by_name() {
     let base = ["run", "--json", "--ignore-eos", "--ids", &ids, "--max-tokens", "12", "--io", "uring"];
     let place = ["--model", text_of(folder.path()), "--expert-cache", "40x"];
     let answer = colibri(&[&base[..], &place, &GREEDY].concat());
-    if answer.code == 0 {
+    if answer.code == 0 || std::env::var_os("COLIBRI_TEST_URING").is_some() {
         assert_eq!(numbers(&answer.good()["ids"]), golden("chat_plain").1[..12]);
     } else {
         let told = answer.json()["error"]["message"].to_string();

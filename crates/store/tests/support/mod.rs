@@ -1,15 +1,31 @@
-//! A fresh copy of the tiny model for each test.
+//! A fresh copy of the tiny model for each test, and caches that the kernel may forbid.
 
 #![allow(dead_code, reason = "every test file uses its own part")]
 
+use std::io;
 use std::path::{Path, PathBuf};
 
-use store::{Checkpoint, StoreError, testing};
+use store::cache::CacheError;
+use store::{Checkpoint, ExpertCache, StoreError, testing};
 use tempfile::TempDir;
 
 /// The tiny model in the repository.
 pub(crate) fn original() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../data/k3-tiny")
+}
+
+/// The cache; `None` where the kernel forbids `io_uring`, as it does in many containers, unless it must be there
+/// (`COLIBRI_TEST_URING`).
+pub(crate) fn if_allowed(cache: Result<ExpertCache, CacheError>) -> Option<ExpertCache> {
+    let forbidden = [io::ErrorKind::PermissionDenied, io::ErrorKind::Unsupported];
+    match cache {
+        Err(CacheError::Ring { source })
+            if forbidden.contains(&source.kind()) && std::env::var_os("COLIBRI_TEST_URING").is_none() =>
+        {
+            None
+        }
+        cache => Some(cache.unwrap()),
+    }
 }
 
 /// A copy of the tiny model; it goes away when this is dropped.
