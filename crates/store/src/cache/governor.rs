@@ -164,7 +164,7 @@ impl ExpertCache {
                 && !std::mem::replace(&mut governor.refused, true)
             {
                 tracing::warn!(
-                    "the system does not take memory that is given back: there are fewer slots in vain"
+                    "the system does not take the memory of slots that are given back: the cache is smaller for nothing"
                 );
             }
         }
