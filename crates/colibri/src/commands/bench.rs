@@ -12,7 +12,7 @@ use crate::errors::Failure;
 use crate::load::{self, Model};
 use crate::probe::disk::Disk;
 use crate::probe::facts::MachineFacts;
-use crate::probe::floor::{Bound, Rates};
+use crate::probe::floor::{FloorBound, PeakRates};
 use crate::probe::kernels::{self, Desk, Kernel};
 use crate::probe::machine::{Limit, LimitArm, Machine, Pages};
 use crate::probe::samples::{Sample, Spread, in_turn};
@@ -347,19 +347,19 @@ impl<'a> Bench<'a> {
     }
 
     /// The rates of a part, noted for it.
-    fn add_rates(&mut self, part: &str, limits: &[(LimitArm, Spread)]) -> Rates {
+    fn add_rates(&mut self, part: &str, limits: &[(LimitArm, Spread)]) -> PeakRates {
         let rates = self.rates(limits);
         self.record.limits.insert(part.to_owned(), rates);
         rates
     }
 
-    fn rates(&self, limits: &[(LimitArm, Spread)]) -> Rates {
+    fn rates(&self, limits: &[(LimitArm, Spread)]) -> PeakRates {
         let rate = |wanted: Wanted, threads: usize| {
             let best = fastest(limits, wanted, threads)?;
             Some(1e9 / best.1.median)
         };
         let of = |wanted| rate(wanted, self.threads).unwrap_or(f64::INFINITY);
-        Rates {
+        PeakRates {
             threads: self.threads,
             read_bytes: of(is_read),
             floats: of(|limit| limit == Limit::Floats),
@@ -394,7 +394,7 @@ impl<'a> Bench<'a> {
             ),
         ] {
             let is_above = |row: &&Row| {
-                let by_disk = row.floor.is_some_and(|floor| floor.bound == Bound::Disk);
+                let by_disk = row.floor.is_some_and(|floor| floor.bound == FloorBound::Disk);
                 row.ratio.is_some_and(|ratio| ratio > 1.0) && by_disk == of_disk
             };
             let above: Vec<&str> =

@@ -11,7 +11,7 @@ use crate::report::{self, Settings};
 use crate::{profile, routing, settings, work};
 use engine::predict::{Prediction, Rates, Traffic, by_chance, from_traces, rows_of_chunks};
 use engine::{Limits, Plan, ops_of_step};
-use outlook::{Given, MachineFacts, Origin, Outlook, Source, StepFacts};
+use outlook::{Given, Origin, Outlook, PlannedMachine, Source, StepFacts};
 use std::process::ExitCode;
 use store::routing::RoutingTrace;
 
@@ -41,7 +41,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode, Failure> {
         settings: Settings::new(&model, &args.engine, &plan, None),
         source,
         model: model.places.clone(),
-        machine: MachineFacts { limits, memory, computing, drive },
+        machine: PlannedMachine { limits, memory, computing, drive },
         steps: predictions.into_iter().map(|step| StepFacts::new(step, drive, &args.engine)).collect(),
         plan,
         notes,

@@ -2,9 +2,10 @@
 use ops::Work;
 use serde::{Deserialize, Serialize};
 
-/// What a machine can do in a second, as measured.
+/// What a machine can do in a second at most, as measured; a prediction needs the rates of products besides
+/// (`engine::predict::Rates`).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Rates {
+pub(crate) struct PeakRates {
     /// Threads of the first three.
     pub(crate) threads: usize,
     /// Bytes read from memory.
@@ -23,13 +24,13 @@ pub(crate) struct Floor {
     /// For one piece of work.
     pub(crate) seconds: f64,
     /// What it comes from.
-    pub(crate) bound: Bound,
+    pub(crate) bound: FloorBound,
 }
 
-/// What there is too little of.
+/// Which of its times makes a floor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Bound {
+pub(crate) enum FloorBound {
     /// Bytes a second of memory.
     Memory,
     /// Operations a second.
@@ -38,12 +39,12 @@ pub(crate) enum Bound {
     Disk,
 }
 
-impl Bound {
+impl FloorBound {
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Bound::Memory => "memory",
-            Bound::Compute => "compute",
-            Bound::Disk => "disk",
+            FloorBound::Memory => "memory",
+            FloorBound::Compute => "compute",
+            FloorBound::Disk => "disk",
         }
     }
 }
@@ -81,11 +82,11 @@ impl Piece {
 
     /// The longest of three times: its bytes through memory, its operations one kind after the other (they share the
     /// processor), its bytes from disk. All three may happen at once, so their sum would be no floor.
-    pub(crate) fn floor(&self, rates: &Rates) -> Floor {
+    pub(crate) fn floor(&self, rates: &PeakRates) -> Floor {
         let memory = (self.weight_bytes + self.state_bytes) / rates.read_bytes;
         let compute = self.floats / rates.floats + self.byte_products / rates.byte_products;
         let disk = rates.disk_bytes.map_or(0.0, |rate| self.disk_bytes / rate);
-        let times = [(memory, Bound::Memory), (compute, Bound::Compute), (disk, Bound::Disk)];
+        let times = [(memory, FloorBound::Memory), (compute, FloorBound::Compute), (disk, FloorBound::Disk)];
         let (seconds, bound) = times.into_iter().fold(times[0], |a, b| if b.0 > a.0 { b } else { a });
         Floor { seconds, bound }
     }
@@ -95,7 +96,7 @@ impl Piece {
 mod tests {
     use super::*;
 
-    const RATES: Rates = Rates {
+    const RATES: PeakRates = PeakRates {
         threads: 2,
         read_bytes: 100.0,
         floats: 1000.0,
@@ -103,7 +104,7 @@ mod tests {
         disk_bytes: Some(10.0),
     };
 
-    fn floor(work: Work, disk_bytes: f64) -> (f64, Bound) {
+    fn floor(work: Work, disk_bytes: f64) -> (f64, FloorBound) {
         let floor = Piece::of(&work, disk_bytes, 2.0).floor(&RATES);
         (floor.seconds, floor.bound)
     }
@@ -112,19 +113,19 @@ mod tests {
     fn the_longest_of_three_times() {
         // Two pieces of 500 bytes, 1500 operations and 8000 products.
         let work = Work { weights: 800, state: 200, floats: 3000, byte_products: 16_000, ..Work::default() };
-        assert_eq!(floor(work, 0.0), (5.0, Bound::Memory));
-        assert_eq!(floor(work, 140.0), (7.0, Bound::Disk));
+        assert_eq!(floor(work, 0.0), (5.0, FloorBound::Memory));
+        assert_eq!(floor(work, 140.0), (7.0, FloorBound::Disk));
         let work = Work { floats: 8000, ..work };
-        assert_eq!(floor(work, 0.0), (6.0, Bound::Compute));
+        assert_eq!(floor(work, 0.0), (6.0, FloorBound::Compute));
         // Activations stay in a cache, and multiply-adds only say what others would be.
         let work = Work { activations: 1_000_000, multiply_adds: 1_000_000, ..work };
-        assert_eq!(floor(work, 0.0), (6.0, Bound::Compute));
+        assert_eq!(floor(work, 0.0), (6.0, FloorBound::Compute));
     }
 
     #[test]
     fn a_disk_without_a_rate_is_no_floor() {
         let piece = Piece { disk_bytes: 1e9, weight_bytes: 50.0, ..Piece::default() };
-        let floor = piece.floor(&Rates { disk_bytes: None, ..RATES });
-        assert_eq!((floor.seconds, floor.bound), (0.5, Bound::Memory));
+        let floor = piece.floor(&PeakRates { disk_bytes: None, ..RATES });
+        assert_eq!((floor.seconds, floor.bound), (0.5, FloorBound::Memory));
     }
 }

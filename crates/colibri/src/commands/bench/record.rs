@@ -1,6 +1,6 @@
 //! What `bench` leaves: one object of JSON, read again by `--compare`. Its shape has a version.
 use crate::probe::facts::MachineFacts;
-use crate::probe::floor::{Floor, Piece, Rates};
+use crate::probe::floor::{Floor, PeakRates, Piece};
 use crate::probe::samples::Spread;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -25,7 +25,7 @@ pub(crate) struct Record {
     /// Everything that was set or chosen.
     pub(crate) settings: Map<String, Value>,
     /// What the machine could do while each part was measured.
-    pub(crate) limits: BTreeMap<String, Rates>,
+    pub(crate) limits: BTreeMap<String, PeakRates>,
     /// The figures.
     pub(crate) rows: Vec<Row>,
     /// Where the time of decode goes, op by op.
@@ -106,7 +106,7 @@ impl Row {
         per: &str,
         seconds: Spread,
         piece: Piece,
-        rates: &Rates,
+        rates: &PeakRates,
     ) -> Self {
         let (floor, median) = (piece.floor(rates), seconds.median);
         Row {

@@ -2,7 +2,7 @@
 //! counted in the warm-up and once more after the last repeat, op by op; between the two it changes little and evenly.
 use super::record::{CacheFacts, OpShare, Profile, Row, Sections};
 use crate::errors::Failure;
-use crate::probe::floor::{Piece, Rates};
+use crate::probe::floor::{PeakRates, Piece};
 use crate::probe::samples::{Sample, Spread, Watch};
 use crate::probe::tokens::Tokens;
 use engine::{Engine, Session};
@@ -124,7 +124,7 @@ impl Arm {
     }
 
     /// Its row.
-    pub(crate) fn row(&self, seconds: Spread, rates: &Rates, streamed: bool) -> Row {
+    pub(crate) fn row(&self, seconds: Spread, rates: &PeakRates, streamed: bool) -> Row {
         let tokens = f64::from(self.task.tokens());
         let counted = f64::from(self.calls - self.passes.min(1)) * tokens;
         let work = self.ops.values().fold(Work::default(), |sum, cost| sum + cost.work);
@@ -149,7 +149,7 @@ impl Arm {
     }
 
     /// Where its time goes when every op is waited for.
-    pub(crate) fn profile(&self, rates: &Rates) -> Profile {
+    pub(crate) fn profile(&self, rates: &PeakRates) -> Profile {
         let tokens = f64::from(self.task.tokens());
         let pieces = f64::from(self.passes) * tokens;
         let share = |(name, cost): (&&str, &ops::traced::Cost)| {

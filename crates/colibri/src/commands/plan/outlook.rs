@@ -100,14 +100,14 @@ impl Source {
 }
 
 /// The machine that is planned for.
-pub(super) struct MachineFacts {
+pub(super) struct PlannedMachine {
     pub(super) limits: Limits,
     pub(super) memory: Origin,
     pub(super) computing: Option<Rates>,
     pub(super) drive: Option<Given>,
 }
 
-impl MachineFacts {
+impl PlannedMachine {
     fn json(&self) -> Value {
         let Limits { total, available } = self.limits;
         let measured = |value: f64| Given { value, origin: Origin::Measured }.json();
@@ -221,7 +221,7 @@ pub(super) struct Outlook {
     pub(super) model: Vec<String>,
     pub(super) settings: Settings,
     pub(super) source: Source,
-    pub(super) machine: MachineFacts,
+    pub(super) machine: PlannedMachine,
     pub(super) plan: Plan,
     pub(super) steps: Vec<StepFacts>,
     pub(super) notes: Vec<String>,

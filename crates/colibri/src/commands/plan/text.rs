@@ -1,5 +1,5 @@
 //! A plan in words and columns, for people. Computes nothing.
-use super::outlook::{Bounded, Given, MachineFacts, Outlook, Source, StepFacts};
+use super::outlook::{Bounded, Given, Outlook, PlannedMachine, Source, StepFacts};
 use crate::probe::samples::duration;
 use crate::report::{counted, paragraph};
 use engine::predict::Bound;
@@ -44,7 +44,7 @@ fn head(model: &[String], source: &Source) -> String {
     paragraph(&text, 2, COLUMNS)
 }
 
-fn memory(text: &mut String, machine: &MachineFacts, plan: &Plan) {
+fn memory(text: &mut String, machine: &PlannedMachine, plan: &Plan) {
     let limits = machine.limits;
     let _ = writeln!(
         text,
@@ -103,7 +103,7 @@ fn experts(text: &mut String, plan: &Plan) {
     );
 }
 
-fn rates(text: &mut String, machine: &MachineFacts) {
+fn rates(text: &mut String, machine: &PlannedMachine) {
     let mut all = Vec::new();
     if let Some(Given { value, origin }) = machine.drive {
         all.push(format!("disk {}/s ({})", show_bytes(value as u64), origin.name()));

@@ -2,11 +2,11 @@
 use super::super::record::ModelFacts;
 use super::*;
 use crate::probe::facts::MachineFacts;
-use crate::probe::floor::{Piece, Rates};
+use crate::probe::floor::{PeakRates, Piece};
 use crate::probe::samples::{Sample, Spread};
 
-const RATES: Rates =
-    Rates { threads: 2, read_bytes: 1e10, floats: 1e11, byte_products: 4e11, disk_bytes: None };
+const RATES: PeakRates =
+    PeakRates { threads: 2, read_bytes: 1e10, floats: 1e11, byte_products: 4e11, disk_bytes: None };
 
 fn row(name: &str, seconds: &[f64]) -> Row {
     let sample =
