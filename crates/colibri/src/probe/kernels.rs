@@ -1,7 +1,7 @@
 //! Every matrix product of a model by itself, on the device that was asked for. Weights are numbers without meaning that
 //! lie one matrix behind the other in one buffer, so that none is met again before all others were.
 use super::floor::Piece;
-use super::samples::{Sample, Watch};
+use super::samples::{Paging, Sample, Watch};
 use crate::errors::Failure;
 use ops::packing::layout;
 use ops::{Activations, Buffer, Device, Matrix, Op, Packing, Picked, Tensor};
@@ -211,7 +211,7 @@ impl Desk {
             let scale = (place / SCALE_PART).min(scale_bytes - scales) / ALIGNMENT * ALIGNMENT;
             ops.push(kernel.op(self, place, self.bytes + scale));
         }
-        let watch = Watch::start();
+        let watch = Watch::start(Paging::Any);
         let submission = self.device.submit(&ops)?;
         self.device.wait(submission, None)?;
         Ok(watch.stop(self.threads, Duration::ZERO).per(count as f64))

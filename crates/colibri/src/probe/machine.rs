@@ -1,7 +1,7 @@
 //! What this machine can do at most: reading memory, multiply-adds, products of bytes, reading the model's disk. All on the
 //! same number of threads as the work that is compared with it. Knows no model but its files.
 use super::disk::Disk;
-use super::samples::{Sample, Watch, thread_time};
+use super::samples::{Paging, Sample, Watch, thread_time};
 use crate::errors::Failure;
 use cpu::{Level, limits};
 use memmap2::{MmapMut, MmapOptions};
@@ -123,7 +123,7 @@ impl Machine {
                 let Some(disk) = &mut self.disk else {
                     unreachable!("a disk is measured where there is one")
                 };
-                let watch = Watch::start();
+                let watch = Watch::start(Paging::Any);
                 let begun = Instant::now();
                 disk.read(threads as u32)?;
                 // The readers wait for the disk; what else they need of the cores is little.

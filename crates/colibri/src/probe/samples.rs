@@ -120,49 +120,85 @@ struct Counts {
     waited: Option<Duration>,
     /// Time that others' programs had the cores: what the kernel did for whomever is not in it.
     others: Option<Duration>,
-    /// Pages that had to come from a disk or went there.
-    pages: Option<u64>,
+    /// Pages that this process waited for until they came from a disk.
+    faults: Option<u64>,
+    /// Pages of the whole machine that were swapped in or out.
+    swaps: Option<u64>,
+}
+
+/// Which pages are a sign of too little memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Paging {
+    /// All that had to come from a disk or went there.
+    Any,
+    /// Those that were swapped: where weights are mapped, waiting for their pages is part of the work, and no counter tells these
+    /// from others.
+    Swapped,
+}
+
+impl Paging {
+    /// While a model works of which so many bytes of weights are mapped.
+    pub(crate) fn beside(mapped: u64) -> Self {
+        if mapped > 0 { Paging::Swapped } else { Paging::Any }
+    }
+
+    /// Pages of that kind; None where the system does not tell.
+    fn count(self, counts: Counts) -> Option<u64> {
+        match self {
+            Paging::Any => Some(counts.faults? + counts.swaps.unwrap_or(0)),
+            Paging::Swapped => counts.swaps,
+        }
+    }
 }
 
 /// Looks at the clocks and counters before and after a repeat.
 pub(crate) struct Watch {
     before: Counts,
+    paging: Paging,
     start: Instant,
 }
 
 impl Watch {
-    /// A repeat begins.
-    pub(crate) fn start() -> Self {
+    /// A repeat begins, in which such pages are a disturbance.
+    pub(crate) fn start(paging: Paging) -> Self {
         let before = system::counts();
-        Watch { before, start: Instant::now() }
+        Watch { before, paging, start: Instant::now() }
     }
 
     /// It ends; `idle` of its time it waited for a disk. It works on so many threads.
     pub(crate) fn stop(self, threads: usize, idle: Duration) -> Sample {
         let wall = self.start.elapsed();
         let after = system::counts();
-        judged(self.before, after, wall, threads, idle)
+        judged((self.before, after), self.paging, wall, threads, idle)
     }
 }
 
-fn judged(before: Counts, after: Counts, wall: Duration, threads: usize, idle: Duration) -> Sample {
+fn judged(
+    (before, after): (Counts, Counts),
+    paging: Paging,
+    wall: Duration,
+    threads: usize,
+    idle: Duration,
+) -> Sample {
     let cores = wall.as_secs_f64() * threads as f64;
     let share = |before: Option<Duration>, after: Option<Duration>| {
         Some(after?.saturating_sub(before?).as_secs_f64() / cores)
     };
     let (cpu, waited) = (share(before.cpu, after.cpu), share(before.waited, after.waited));
+    // Who computes with mapped weights waits for a disk, too, and nobody counts how long.
+    let mapped = paging == Paging::Swapped;
     let lacked = match (cpu, waited) {
         // Threads of our own may wait for each other's cores: then all cores are ours. Where a disk is waited for they are
         // not, but readers and workers still meet on them: then others must have been there.
         (Some(cpu), Some(waited)) => {
-            let others = share(before.others, after.others).filter(|_| !idle.is_zero());
+            let others = share(before.others, after.others).filter(|_| mapped || !idle.is_zero());
             waited > WAITED_MOST && cpu < HAD_LEAST && others.is_none_or(|others| others > WAITED_MOST)
         }
         (None, Some(waited)) => waited > WAITED_MOST,
-        (Some(cpu), None) => cpu < HAD_LEAST * (1.0 - idle.as_secs_f64() / wall.as_secs_f64()),
+        (Some(cpu), None) => !mapped && cpu < HAD_LEAST * (1.0 - idle.as_secs_f64() / wall.as_secs_f64()),
         (None, None) => false,
     };
-    let paged = match (before.pages, after.pages) {
+    let paged = match (paging.count(before), paging.count(after)) {
         (Some(before), Some(after)) => after.saturating_sub(before) > PAGES_MOST,
         _ => false,
     };
@@ -217,7 +253,8 @@ mod system {
             cpu: super::clock(clock_gettime(ClockId::ProcessCPUTime)),
             waited: waited(),
             others: others(),
-            pages: pages(),
+            faults: faults(),
+            swaps: swaps(),
         }
     }
 
@@ -250,17 +287,19 @@ mod system {
         Some(Duration::from_millis((user + nice + stolen).saturating_sub(own) * MILLISECONDS))
     }
 
-    /// Pages that this process waited for, and all that were swapped.
-    fn pages() -> Option<u64> {
+    fn faults() -> Option<u64> {
         let own = fs::read_to_string("/proc/self/stat").ok()?;
         // After the program's name, which may hold anything, comes field 3; major faults are field 12.
-        let major: u64 = own.rsplit_once(')')?.1.split_whitespace().nth(9)?.parse().ok()?;
-        let all = fs::read_to_string("/proc/vmstat").unwrap_or_default();
+        own.rsplit_once(')')?.1.split_whitespace().nth(9)?.parse().ok()
+    }
+
+    fn swaps() -> Option<u64> {
+        let all = fs::read_to_string("/proc/vmstat").ok()?;
         let swapped = all.lines().filter_map(|line| {
             let (name, count) = line.split_once(' ')?;
             if matches!(name, "pswpin" | "pswpout") { count.parse::<u64>().ok() } else { None }
         });
-        Some(major + swapped.sum::<u64>())
+        Some(swapped.sum())
     }
 }
 
@@ -330,9 +369,11 @@ mod tests {
     fn who_had_the_cores_is_seen() {
         let seconds = |s| Some(Duration::from_secs(s));
         let judged_with = |cpu, waited, others, pages, idle| {
-            let after = Counts { cpu, waited, others, pages };
-            let before = Counts { cpu: seconds(0), waited: seconds(0), others: seconds(0), pages: Some(0) };
-            judged(before, after, Duration::from_secs(10), 2, Duration::from_secs(idle)).disturbed
+            let after = Counts { cpu, waited, others, faults: pages, swaps: Some(0) };
+            let zero = seconds(0);
+            let before = Counts { cpu: zero, waited: zero, others: zero, faults: Some(0), swaps: Some(0) };
+            let (wall, idle) = (Duration::from_secs(10), Duration::from_secs(idle));
+            judged((before, after), Paging::Any, wall, 2, idle).disturbed
         };
         let judge = |cpu, waited, pages| judged_with(cpu, waited, None, pages, 5);
         assert!(!judge(seconds(12), seconds(1), Some(64)), "threads that wait for a disk take no core");
@@ -346,6 +387,29 @@ mod tests {
         // Without the time that threads waited, half of the time was the disk's.
         assert!(!judge(seconds(10), None, None) && judge(seconds(8), None, None));
         assert!(!judge(None, None, None));
+    }
+
+    #[test]
+    fn pages_of_mapped_weights_are_no_sign_of_short_memory() {
+        let counts = |faults, swaps| Counts { faults: Some(faults), swaps: Some(swaps), ..Counts::default() };
+        let judge = |paging, faults, swaps| {
+            let both = (counts(1000, 1000), counts(1000 + faults, 1000 + swaps));
+            let sample = judged(both, paging, Duration::from_secs(1), 2, Duration::ZERO);
+            assert_eq!(sample.disturbed, sample.paged);
+            sample.paged
+        };
+        let (mapped, read) = (Paging::beside(1), Paging::beside(0));
+        assert!(judge(read, PAGES_MOST + 1, 0) && !judge(mapped, 1_000_000, PAGES_MOST));
+        assert!(judge(read, 0, PAGES_MOST + 1) && judge(mapped, 0, PAGES_MOST + 1));
+        assert!(judge(read, PAGES_MOST, 1) && !judge(read, PAGES_MOST, 0));
+        let unknown = (counts(0, 0), Counts { faults: Some(1_000_000), ..Counts::default() });
+        assert!(!judged(unknown, mapped, Duration::from_secs(1), 2, Duration::ZERO).paged);
+        // Where nothing tells how long threads waited for a core, it may have been for a page.
+        let half = |cpu| Counts { cpu: Some(Duration::from_millis(cpu)), ..counts(0, 0) };
+        let disturbed = |paging| {
+            judged((half(0), half(1000)), paging, Duration::from_secs(1), 2, Duration::ZERO).disturbed
+        };
+        assert!(disturbed(read) && !disturbed(mapped));
     }
 
     #[test]
@@ -375,6 +439,6 @@ mod tests {
     #[test]
     fn this_system_counts() {
         let counts = system::counts();
-        assert!(counts.cpu.is_some() && counts.pages.is_some() && thread_time().is_some());
+        assert!(counts.cpu.is_some() && thread_time().is_some() && Paging::Any.count(counts).is_some());
     }
 }

@@ -3,7 +3,7 @@
 use super::record::{CacheFacts, OpShare, Profile, Row, Sections};
 use crate::errors::Failure;
 use crate::probe::floor::{PeakRates, Piece};
-use crate::probe::samples::{Sample, Spread, Watch};
+use crate::probe::samples::{Paging, Sample, Spread, Watch};
 use crate::probe::tokens::Tokens;
 use engine::{Engine, Session};
 use models::{GuessSource, Logits, Section};
@@ -285,7 +285,8 @@ impl Steps<'_> {
         };
         let (ids, source) = self.next_tokens(arm);
         self.engine.guess_from(source);
-        Ok((Watch::start(), ids, session))
+        let paging = Paging::beside(self.engine.plan().dense.mapped);
+        Ok((Watch::start(paging), ids, session))
     }
 
     /// The tokens of the next repeat, and what is guessed while they are fed.

@@ -4,7 +4,7 @@ use super::sweep::Value;
 use crate::args::EngineArgs;
 use crate::errors::Failure;
 use crate::load::{self, Model};
-use crate::probe::samples::{Sample, Spread, Watch};
+use crate::probe::samples::{Paging, Sample, Spread, Watch};
 use crate::probe::tokens::Tokens;
 use crate::work::{Demand, Planned, Wanted, Work};
 use engine::Limits;
@@ -127,6 +127,7 @@ impl<'a> Meter<'a> {
         let before = self.tokens.take(BEFORE);
         let wanted = Wanted { logits: Logits::None, taps: &[], positions: None };
         work.feed(&mut session, Input::Ids(&before), wanted, &mut |_, _| Ok(()))?;
+        let paging = Paging::beside(work.engine.plan().dense.mapped);
         let mut samples = Vec::new();
         for repeat in 0..=self.repeats {
             if self.cancel.load(Ordering::Relaxed) {
@@ -134,7 +135,7 @@ impl<'a> Meter<'a> {
             }
             let ids = self.tokens.take(self.count);
             let waited = work.engine.clock().spent(Section::ExpertWait);
-            let watch = Watch::start();
+            let watch = Watch::start(paging);
             for id in &ids {
                 session.feed(&mut work.engine, &[*id], Logits::Last, Some(self.cancel))?;
             }
