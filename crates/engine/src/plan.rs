@@ -7,7 +7,7 @@ pub use error::{NoFit, PlanError, show_bytes};
 use memory::{CacheSize, SlabPlan, machine};
 use models::{Dense, Family, LoadOptions, Tally};
 use ops::{LATENT_BLOCK, Ops};
-use sizes::{COPIES_OF_AN_OP, Cache, Sizes, rows};
+use sizes::{COPIES_OF_AN_OP, Cache, Sizes, rows, total};
 use store::{Catalog, Checkpoint};
 
 /// What is asked for; None leaves the choice to the plan.
@@ -126,7 +126,7 @@ impl Plan {
     /// All items together.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.items.iter().map(|(_, bytes)| bytes).sum()
+        total(&self.items)
     }
 
     /// Whether every expert has its slot.
@@ -201,7 +201,8 @@ fn more_rows(
         let usage = rehearse(&*model, family, Rehearsed::full(rows), Ops::rehearsal())?;
         let sizes = Sizes { arena: usage.arena, largest: usage.largest, ..sizes.clone() };
         let request = Request { chunk: Some(rows), ..request.clone() };
-        let results = request.copies * 4 * (usage.arena + COPIES_OF_AN_OP * usage.largest);
+        let numbers = usage.arena.saturating_add(usage.largest.saturating_mul(COPIES_OF_AN_OP));
+        let results = numbers.saturating_mul(4 * request.copies);
         let is_small = results <= limits.usable() / CHUNK_SHARE;
         if !is_small
             || sizes.smallest(&request, plan.context, (Cache::Useful, limits.total)) > limits.usable()
@@ -284,7 +285,7 @@ fn finish(
 ) -> Result<Plan, PlanError> {
     let mut notes = sizes.dense.notes.clone();
     let rest = sizes.items(request, context, None);
-    let left = limits.usable() - rest.iter().map(|(_, bytes)| bytes).sum::<u64>();
+    let left = limits.usable().saturating_sub(total(&rest));
     // Mapped weights are wanted for every token, so slots that nobody asked for take what those leave, down to the least.
     let least =
         sizes.least_slots(request, (Cache::Useful, limits.total)).map_or(0, |slab| slab.bytes_committed());
@@ -319,7 +320,7 @@ fn slots(
     catalog: &Catalog,
     notes: &mut Vec<String>,
 ) -> Result<SlabPlan, PlanError> {
-    let taken: u64 = rest.iter().map(|(_, bytes)| bytes).sum();
+    let taken = total(rest);
     let (payload, experts) = (catalog.layout().slot_bytes(), catalog.experts());
     let most = SlabPlan::fitting(left, payload, experts)?;
     let Some(asked) = request.expert_cache else { return Ok(most) };

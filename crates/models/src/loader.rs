@@ -101,7 +101,7 @@ impl Tally {
     /// Bytes of everything.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.rows.values().map(|(_, bytes)| bytes).sum()
+        self.rows.values().fold(0, |sum, (_, bytes)| sum.saturating_add(*bytes))
     }
 
     fn needs_buffers(&mut self, bytes: u64) {
@@ -110,8 +110,8 @@ impl Tally {
 
     fn add(&mut self, kind: &'static str, storage: &'static str, parameters: u64, bytes: u64) {
         let row = self.rows.entry((kind, storage)).or_default();
-        row.0 += parameters;
-        row.1 += bytes;
+        row.0 = row.0.saturating_add(parameters);
+        row.1 = row.1.saturating_add(bytes);
     }
 }
 
@@ -161,7 +161,7 @@ impl<'a> Loader<'a> {
         let mut looking = Loader::new(checkpoint, Target::Nowhere(Vec::new()), (dense, residency), prefix);
         let looked = load(&mut looking)?;
         let Target::Nowhere(spans) = looking.target else { unreachable!("a target stays what it is") };
-        looking.tally.buffers += ahead::buffers(&spans);
+        looking.tally.buffers = looking.tally.buffers.saturating_add(ahead::buffers(&spans));
         let Some(device) = device else { return Ok((looked, looking.tally)) };
         if let Some(missing) = checkpoint.absent() {
             return Err(StoreError::MissingShards(Box::new(missing.clone())).into());
@@ -210,7 +210,7 @@ impl<'a> Loader<'a> {
     /// A tensor as a buffer where it lies in its file; None if nothing is to be mapped.
     fn map(&mut self, entry: &Entry, name: &str) -> Result<Option<Buffer>, LoadError> {
         let Some(mappings) = &mut self.mappings else { return Ok(None) };
-        self.tally.mapped += entry.bytes;
+        self.tally.mapped = self.tally.mapped.saturating_add(entry.bytes);
         match &mut self.target {
             Target::Device { device, .. } => Ok(Some(device.map(&mappings.part(entry)?, name)?)),
             Target::Nowhere(_) => Ok(Some(Buffer(0))),

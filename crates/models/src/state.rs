@@ -51,19 +51,21 @@ impl StateLayout {
     /// Bytes of the recurrent fields of one sequence.
     #[must_use]
     pub fn fixed_bytes(&self) -> u64 {
-        self.fixed.iter().map(|f| field_numbers(f) * 4).sum()
+        let bytes = |f: &FixedField| field_numbers(f).saturating_mul(4);
+        self.fixed.iter().map(bytes).fold(0, u64::saturating_add)
     }
 
     /// Bytes of one position in all latent caches together.
     #[must_use]
     pub fn latent_row_bytes(&self) -> u64 {
-        self.latent.iter().map(|f| u64::from(f.latent + f.rope) * 4).sum()
+        let bytes = |f: &LatentField| (u64::from(f.latent) + u64::from(f.rope)) * 4;
+        self.latent.iter().map(bytes).fold(0, u64::saturating_add)
     }
 
-    /// Bytes of the latent caches for `blocks` blocks.
+    /// Bytes of the latent caches for `blocks` blocks; as of all of these sums the largest number if it is more.
     #[must_use]
     pub fn latent_bytes(&self, blocks: u32) -> u64 {
-        self.latent_row_bytes() * u64::from(blocks) * u64::from(LATENT_BLOCK)
+        self.latent_row_bytes().saturating_mul(u64::from(blocks) * u64::from(LATENT_BLOCK))
     }
 }
 

@@ -2,8 +2,8 @@
 //! refuses.
 #[cfg(target_os = "linux")]
 use crate::common::answer_of;
-use crate::common::{colibri, model_copy, text_of};
-use serde_json::Value;
+use crate::common::{colibri, edit_json, model_copy, text_of};
+use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
 use tempfile::TempDir;
@@ -76,6 +76,45 @@ fn a_vocabulary_that_is_only_claimed_takes_no_memory() {
     command.args(["--ram", "64GB", "--chunk", "512", "--no-measure", "--json", "--no-config"]);
     let plan = answer_of(command, "").good();
     assert_eq!(plan["settings"]["chunk"], 512);
+}
+
+/// As many layers, as wide and as long as a config may say: the sum has more than 64 bits.
+#[test]
+fn sizes_beyond_all_numbers_are_refused_by_their_sum() {
+    const LAYERS: u64 = 4096;
+    let model = index_alone();
+    edit_json(&model.path().join("config.json"), |config| {
+        let text = &mut config["text_config"];
+        text["num_hidden_layers"] = LAYERS.into();
+        text["first_k_dense_replace"] = LAYERS.into();
+        text["linear_attn_config"]["kda_layers"] = json!([]);
+        text["linear_attn_config"]["full_attn_layers"] = (1..=LAYERS).collect();
+        (text["num_attention_heads"], text["num_key_value_heads"]) = (1.into(), 1.into());
+        (text["kv_lora_rank"], text["qk_rope_head_dim"]) = ((1 << 20).into(), 65536.into());
+        text["max_position_embeddings"] = (1 << 30).into();
+    });
+    edit_json(&model.path().join("model.safetensors.index.json"), |index| {
+        index["metadata"]["total_size"] = u64::MAX.into();
+        let map = index["weight_map"].as_object_mut().unwrap();
+        // The parts of a layer with attention over positions, and those of one with a dense MLP.
+        let part = |name: &&String| {
+            name.contains(".layers.3.") && !name.contains(".block_sparse_moe.")
+                || name.contains(".layers.0.mlp.")
+        };
+        let parts: Vec<String> = map.keys().filter(part).cloned().collect();
+        for (layer, name) in (0..LAYERS).flat_map(|layer| parts.iter().map(move |name| (layer, name))) {
+            let name = name.replace(".layers.3.", ".layers.0.").replace(".0.", &format!(".{layer}."));
+            map.insert(name, "model-00001-of-000012.safetensors".into());
+        }
+    });
+    let place = text_of(model.path());
+    let flags = ["--model", place, "--ram", "18446744TB", "--no-measure", "--json"];
+    let (kind, message) = colibri(&[&["plan", "--context", "1073741824"], &flags[..]].concat()).error(1);
+    assert!(kind == "plan" && message.contains("the model needs 18446744 TB"), "{kind}: {message}");
+    assert!(message.contains("With all else as asked this would fit: --context "), "{message}");
+    // What fits is planned, and what the index claims is taken as it is.
+    let plan = colibri(&[&["plan"], &flags[..]].concat()).good();
+    assert_eq!(plan["source"]["missing_bytes"], u64::MAX);
 }
 
 #[test]

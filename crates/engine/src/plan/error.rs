@@ -1,5 +1,6 @@
 //! Why there is no plan, with the numbers that would do. Makes no plan.
 use super::Limits;
+use super::sizes::total;
 use models::{Dense, LoadError, StateError};
 use ops::DeviceError;
 use std::fmt;
@@ -54,7 +55,7 @@ pub struct NoFit {
 
 impl fmt::Display for NoFit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let needed: u64 = self.items.iter().map(|i| i.1).sum();
+        let needed = total(&self.items);
         let (usable, reserve) = (self.limits.usable(), self.limits.reserve());
         write!(
             f,

@@ -16,6 +16,12 @@ pub(super) enum Cache {
     OneSlot,
 }
 
+/// Bytes of all items. Sizes come from files, so that sums and products that no machine could hold stay at the largest number:
+/// that is more than any memory, and refused as such.
+pub(super) fn total(items: &[(String, u64)]) -> u64 {
+    items.iter().fold(0, |sum, (_, bytes)| sum.saturating_add(*bytes))
+}
+
 /// Rows of a step, once they are chosen.
 pub(super) fn rows(request: &Request) -> u32 {
     request.chunk.unwrap_or(CHUNKS[CHUNKS.len() - 1])
@@ -72,23 +78,27 @@ impl Sizes {
         context: u32,
         slab: Option<&SlabPlan>,
     ) -> Vec<(String, u64)> {
-        let (sequences, copies) = (u64::from(request.sequences), self.copies);
+        let sequences = u64::from(request.sequences);
+        let copied = |bytes: u64| bytes.saturating_mul(self.copies);
         let blocks = context.div_ceil(LATENT_BLOCK) * request.sequences;
         let mut items = vec![
-            ("dense weights".to_owned(), self.dense.bytes() * copies),
+            ("dense weights".to_owned(), copied(self.dense.bytes())),
             (
                 format!("recurrent state, {sequences} x {}", show_bytes(self.layout.fixed_bytes())),
-                self.layout.fixed_bytes() * sequences * copies,
+                copied(self.layout.fixed_bytes().saturating_mul(sequences)),
             ),
             (
                 format!("latent cache of {} positions", u64::from(blocks) * u64::from(LATENT_BLOCK)),
-                self.layout.latent_bytes(blocks) * copies,
+                copied(self.layout.latent_bytes(blocks)),
             ),
-            ("tables of blocks and slots".to_owned(), self.table_bytes(blocks, slab) * copies),
-            (format!("intermediate results of {} rows", rows(request)), self.arena * 4 * copies),
-            ("copies while an op runs".to_owned(), self.largest * 4 * COPIES_OF_AN_OP * copies),
+            ("tables of blocks and slots".to_owned(), copied(self.table_bytes(blocks, slab))),
+            (format!("intermediate results of {} rows", rows(request)), copied(self.arena.saturating_mul(4))),
+            ("copies while an op runs".to_owned(), copied(self.largest.saturating_mul(4 * COPIES_OF_AN_OP))),
             ("buffers while loading".to_owned(), self.dense.buffers),
-            (format!("names and places of {} tensors", self.tensors), self.tensors * BYTES_OF_A_TENSOR),
+            (
+                format!("names and places of {} tensors", self.tensors),
+                self.tensors.saturating_mul(BYTES_OF_A_TENSOR),
+            ),
         ];
         if let Some(slab) = slab {
             items.push((format!("routed experts, {} slots", slab.slots()), slab.bytes_committed()));
@@ -109,8 +119,8 @@ impl Sizes {
 
     /// Bytes with the least slots of such a cache; `memory` is the machine's.
     pub(super) fn smallest(&self, request: &Request, context: u32, (cache, memory): (Cache, u64)) -> u64 {
-        let rest: u64 = self.items(request, context, None).iter().map(|i| i.1).sum();
-        rest + self.least_slots(request, (cache, memory)).map_or(0, |s| s.bytes_committed())
+        let rest = total(&self.items(request, context, None));
+        rest.saturating_add(self.least_slots(request, (cache, memory)).map_or(0, |s| s.bytes_committed()))
     }
 
     pub(super) fn least_slots(&self, request: &Request, (cache, memory): (Cache, u64)) -> Option<SlabPlan> {
@@ -129,3 +139,58 @@ pub(super) const COPIES_OF_AN_OP: u64 = 4;
 
 /// A tensor's name, place and shape, and its share of the sorted table, measured at half a million tensors.
 const BYTES_OF_A_TENSOR: u64 = 250;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// What a file may claim: any number, and often one of the largest.
+    fn bytes() -> impl Strategy<Value = u64> {
+        prop_oneof![any::<u64>(), u64::MAX - 9..=u64::MAX, 0..1_000_000_u64]
+    }
+
+    fn layout() -> impl Strategy<Value = StateLayout> {
+        let field = prop::collection::vec((any::<u32>(), any::<u32>()), 0..40);
+        (field.clone(), field).prop_map(|(fixed, latent)| {
+            let mut layout = StateLayout::default();
+            for (rows, cols) in fixed {
+                layout.fixed(String::new(), rows, cols);
+            }
+            for (columns, rope) in latent {
+                layout.latent(String::new(), columns, rope);
+            }
+            layout
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+        #[test]
+        fn sums_are_exact_or_the_largest_number(
+            layout in layout(),
+            numbers in prop::array::uniform6(bytes()),
+            slot in prop::option::of((1..=memory::WINDOW_BYTES, any::<u32>())),
+            (context, sequences, copies) in (1..=1_u32 << 20, 1..=1024_u32, 1..=2_u64),
+        ) {
+            let [weights, buffers, arena, largest, tensors, memory] = numbers;
+            let rows = [(("kind", "f32"), (0, weights)), (("kind", "bf16"), (0, weights / 2))].into();
+            let dense = Tally { rows, buffers, ..Tally::default() };
+            let (experts_per_layer, ranks, context_most) = (896, 16, context);
+            let sizes = Sizes {
+                dense, layout, arena, largest, tensors, slot, experts_per_layer, ranks, copies, context_most,
+            };
+            let request = Request { sequences, copies, ..Request::default() };
+            let items = sizes.items(&request, context, None);
+            let exact: u128 = items.iter().map(|(_, bytes)| u128::from(*bytes)).sum();
+            prop_assert_eq!(u128::from(total(&items)), exact.min(u64::MAX.into()));
+            for bytes in [weights, buffers, arena, largest, tensors] {
+                prop_assert!(total(&items) >= bytes);
+            }
+            let smallest = sizes.smallest(&request, context, (Cache::Useful, memory));
+            prop_assert!(smallest >= total(&items));
+            let exact = u128::from(weights) + u128::from(weights / 2);
+            prop_assert_eq!(u128::from(items[0].1), (exact * u128::from(copies)).min(u64::MAX.into()));
+        }
+    }
+}

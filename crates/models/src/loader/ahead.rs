@@ -21,7 +21,7 @@ pub(super) struct Span {
 
 /// Memory that reading these spans takes at most.
 pub(super) fn buffers(spans: &[Span]) -> u64 {
-    let all: u64 = spans.iter().map(|span| span.bytes).sum();
+    let all = spans.iter().fold(0_u64, |all, span| all.saturating_add(span.bytes));
     let largest = spans.iter().map(|span| span.bytes).max().unwrap_or(0);
     all.min(AHEAD_BYTES.max(largest))
 }

@@ -66,9 +66,10 @@ impl Source {
             (false, here) if here < named => "config.json, the index and some of the shards",
             (false, _) => "config.json and all shards",
         };
-        let present_bytes = checkpoint.under("").map(|(_, entry)| entry.bytes).sum();
-        let dense: u64 = plan.dense.stored.values().sum();
-        let used_bytes = dense + u64::from(plan.experts) * plan.expert_bytes;
+        // What a header or an index says can be anything.
+        let present_bytes = checkpoint.under("").map(|(_, entry)| entry.bytes).fold(0, u64::saturating_add);
+        let experts = u64::from(plan.experts).saturating_mul(plan.expert_bytes);
+        let used_bytes = plan.dense.stored.values().copied().fold(experts, u64::saturating_add);
         let whole = (shards == named).then_some(present_bytes);
         let bytes = whole.or(checkpoint.total_size());
         let is_of_index = bytes.is_some();
