@@ -4,6 +4,7 @@ use crate::args::RecordArgs;
 use crate::errors::Failure;
 use crate::load::Model;
 use crate::routing::RoutingFile;
+use crate::target;
 use crate::timeline::TimelineFile;
 use engine::Engine;
 use std::path::PathBuf;
@@ -18,18 +19,16 @@ pub(crate) struct Records {
 impl Records {
     /// Opens what was asked for, before the work.
     pub(crate) fn create(args: &RecordArgs, models: &[PathBuf], model: &Model) -> Result<Self, Failure> {
-        let routing = RoutingFile::create(args.trace_routing.as_deref(), models)?;
+        let place = |flag, out: &Option<PathBuf>| {
+            out.as_deref().map(|out| target::place(flag, out, models)).transpose()
+        };
+        // Both places before either file is emptied.
+        let routing = place("--trace-routing", &args.trace_routing)?;
+        let timeline = place("--timeline", &args.timeline)?;
+        let routing = RoutingFile::create(routing)?;
         let files = model.checkpoint.files();
         let names = files.list().iter().map(|file| file.name.clone());
-        if let (Some(path), Some(out)) = (routing.path(), &args.timeline)
-            && out.canonicalize().is_ok_and(|out| out == path)
-        {
-            return Err(Failure::Usage(format!(
-                "--timeline {0} and --trace-routing {0} are one file; choose two",
-                out.display()
-            )));
-        }
-        let timeline = TimelineFile::create(args.timeline.as_deref(), models, names)?;
+        let timeline = TimelineFile::create(timeline, names)?;
         Ok(Records { routing, timeline })
     }
 

@@ -1,7 +1,6 @@
 //! Routing traces as files: one that a command writes, those that a command reads. Knows no engine's insides.
 use crate::errors::Failure;
 use crate::report::{self, counted};
-use crate::target;
 use engine::{Engine, show_bytes};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -12,16 +11,10 @@ pub(crate) struct RoutingFile(Option<(PathBuf, Option<File>)>);
 
 impl RoutingFile {
     /// Opens the file that was asked for: before the work, because that it cannot be written is better known now.
-    pub(crate) fn create(out: Option<&Path>, models: &[PathBuf]) -> Result<Self, Failure> {
-        let Some(out) = out else { return Ok(RoutingFile(None)) };
-        let path = target::place("--trace-routing", out, models)?;
+    pub(crate) fn create(place: Option<PathBuf>) -> Result<Self, Failure> {
+        let Some(path) = place else { return Ok(RoutingFile(None)) };
         let file = File::create(&path).map_err(Failure::io("writing", &path))?;
         Ok(RoutingFile(Some((path, Some(file)))))
-    }
-
-    /// The place of the file.
-    pub(crate) fn path(&self) -> Option<&Path> {
-        self.0.as_ref().map(|(path, _)| path.as_path())
     }
 
     /// From now on the engine writes to it.

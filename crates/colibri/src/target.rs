@@ -1,5 +1,5 @@
-//! Where a file of results may be written: nothing but a regular file is ever replaced, and nothing of a model. Knows
-//! paths, not what is written.
+//! Where a file of results may be written: nothing but a regular file is ever replaced, nothing of a model, and no file that
+//! something else is written to. Knows paths, not what is written.
 use crate::errors::Failure;
 use crate::interrupt;
 use etcetera::{BaseStrategy as _, HomeDirError};
@@ -7,6 +7,7 @@ use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
 use std::io::{ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 /// A place where a file may be written.
 pub(crate) struct Target {
@@ -80,8 +81,46 @@ pub(crate) fn state_folder() -> Result<PathBuf, HomeDirError> {
     Ok(places.state_dir().unwrap_or_else(|| places.data_dir()).join("colibri"))
 }
 
+/// Files that this process writes, by what names them.
+static TAKEN: Mutex<Vec<(String, PathBuf)>> = Mutex::new(Vec::new());
+
+/// Takes a place for a flag or an order; refused if another one has it.
+fn take(flag: &str, out: &Path, file: &Path) -> Result<(), Failure> {
+    // Nothing that is done with the lock held can panic half way.
+    let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
+    match taken.iter().find(|(_, other)| is_same(other, file)) {
+        Some((other, _)) if other != flag => {
+            let out = out.display();
+            return Err(Failure::Usage(format!("{flag} {out} and {other} {out} are one file; choose two")));
+        }
+        Some(_) => {}
+        None => taken.push((flag.to_owned(), file.to_owned())),
+    }
+    Ok(())
+}
+
+/// Whether two places, links followed, are one file.
+fn is_same(a: &Path, b: &Path) -> bool {
+    // On these two systems names that differ in nothing but case mostly mean the same file.
+    let alike = cfg!(any(windows, target_os = "macos")) && a.as_os_str().eq_ignore_ascii_case(b.as_os_str());
+    a == b || alike || is_linked(a, b)
+}
+
+/// Whether one file has both names.
+#[cfg(unix)]
+fn is_linked(a: &Path, b: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt as _;
+    let (Ok(a), Ok(b)) = (fs::metadata(a), fs::metadata(b)) else { return false };
+    (a.dev(), a.ino()) == (b.dev(), b.ino())
+}
+
+#[cfg(not(unix))]
+fn is_linked(_: &Path, _: &Path) -> bool {
+    false
+}
+
 /// The place that a flag names for a file, links followed, if a file may be there: nothing but a regular file is in its
-/// way, and it does not lie where a model's files are.
+/// way, it does not lie where a model's files are, and no other flag has it.
 pub(crate) fn place(flag: &str, out: &Path, models: &[PathBuf]) -> Result<PathBuf, Failure> {
     let refused = |why: &str| Failure::Usage(format!("{flag} {}: {why}", out.display()));
     let file = match fs::symlink_metadata(out) {
@@ -99,6 +138,7 @@ pub(crate) fn place(flag: &str, out: &Path, models: &[PathBuf]) -> Result<PathBu
             )));
         }
     }
+    take(flag, out, &file)?;
     Ok(file)
 }
 
@@ -140,6 +180,39 @@ fn belongs(folder: &Path, model: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_place_is_taken_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let [one, other, link] = ["one", "other", "link"].map(|name| folder.path().join(name));
+        for _ in 0..2 {
+            assert_eq!(place("--out", &one, &[]).unwrap(), folder.path().canonicalize().unwrap().join("one"));
+        }
+        let roundabout = folder.path().join(".").join("one");
+        for refused in [&one, &roundabout] {
+            let message = place("--log-file", refused, &[]).unwrap_err().message();
+            let name = refused.display();
+            assert_eq!(message, format!("--log-file {name} and --out {name} are one file; choose two"));
+        }
+        place("--log-file", &other, &[]).unwrap();
+        fs::write(&one, "").unwrap();
+        #[cfg(unix)]
+        {
+            let is_refused = |flag: &str| {
+                let refused =
+                    place(flag, &link, &[]).is_err_and(|why| why.message().contains("are one file"));
+                fs::remove_file(&link).unwrap();
+                refused
+            };
+            std::os::unix::fs::symlink(&one, &link).unwrap();
+            assert!(is_refused("/save"));
+            fs::hard_link(&one, &link).unwrap();
+            assert!(is_refused("/save"));
+            fs::hard_link(&one, &link).unwrap();
+            assert!(!is_refused("--out"));
+        }
+        place("/save", &link, &[]).unwrap();
+    }
 
     #[test]
     fn a_file_is_replaced_whole_or_not_at_all() {

@@ -4,15 +4,15 @@
 mod json;
 
 use crate::errors::Failure;
+use crate::interrupt;
 use crate::report::{self, counted};
-use crate::{interrupt, target};
 use engine::{Engine, StepSpan, Watch, show_bytes};
 use json::Lines;
 use models::{Wait, Work};
 use std::fs::File;
 use std::io::{self, Write};
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -70,12 +70,10 @@ struct Open {
 impl TimelineFile {
     /// Opens the file that was asked for: before the work, because that it cannot be written is better known now.
     pub(crate) fn create(
-        out: Option<&Path>,
-        models: &[PathBuf],
+        place: Option<PathBuf>,
         names: impl Iterator<Item = String>,
     ) -> Result<Self, Failure> {
-        let Some(out) = out else { return Ok(TimelineFile(None)) };
-        let path = target::place("--timeline", out, models)?;
+        let Some(path) = place else { return Ok(TimelineFile(None)) };
         let file = File::create(&path).map_err(Failure::io("writing", &path))?;
         Ok(TimelineFile(Some(Open { path, file: Some(file), names: names.collect(), running: None })))
     }
