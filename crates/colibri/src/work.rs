@@ -133,64 +133,52 @@ impl<'a> Planned<'a> {
     }
 }
 
-/// Settings that can change nothing with the layers in use: refused if they were typed. A file or a variable is for more
-/// runs than this one, so there it is enough to say so.
+/// What is for routed experts alone.
+const OF_EXPERTS: [&str; 10] = [
+    "expert-cache",
+    "expert-top-p",
+    "io",
+    "mirror",
+    "readers",
+    "overlap",
+    "look-ahead",
+    "cache-policy",
+    "check-experts",
+    "governor",
+];
+
+/// Settings that can change nothing with the layers in use are refused if they were typed. Where memory decides that they
+/// change nothing, it is enough to say so.
 pub(crate) fn refuse_idle(plan: &mut Plan, args: &EngineArgs) -> Result<(), Failure> {
     if plan.slab.is_some() {
-        for name in ["cache-policy", "governor"] {
-            let origin = settings::in_force().get(name).filter(|_| plan.all_resident());
-            plan.notes.extend(origin.map(|origin| {
-                format!("{} changes nothing: there is a slot for every expert", origin.spelled(name))
-            }));
+        if plan.all_resident() {
+            let what = "changes nothing: there is a slot for every expert";
+            plan.notes
+                .extend(["cache-policy", "governor"].iter().filter_map(|name| settings::told(name, what)));
         }
         return idle_overlap(plan, args);
     }
-    let no_experts = "has no effect: none of the layers in use has routed experts";
-    let idle = [
-        "expert-cache",
-        "expert-top-p",
-        "io",
-        "mirror",
-        "readers",
-        "overlap",
-        "look-ahead",
-        "cache-policy",
-        "check-experts",
-        "governor",
-    ];
-    let mut idle: Vec<_> = idle.into_iter().map(|name| (name, no_experts)).collect();
-    if plan.options.dense == Dense::Bf16 {
-        idle.push(("activations", "has no effect: none of the weights in use are packed"));
+    for name in OF_EXPERTS {
+        let what = "has no effect: none of the layers in use has routed experts";
+        plan.notes.extend(settings::idle(name, what)?);
     }
-    for (name, what) in idle {
-        match settings::in_force().get(name) {
-            None => {}
-            Some(origin) if origin.is_told() => plan.notes.push(format!("{} {what}", origin.spelled(name))),
-            Some(_) => {
-                return Err(Failure::Usage(format!("--{name} {what}; leave it away or use more layers")));
-            }
-        }
+    if plan.options.dense == Dense::Bf16 {
+        let what = "has no effect: none of the weights in use are packed";
+        plan.notes.extend(settings::idle("activations", what)?);
     }
     Ok(())
 }
 
-/// How reads and computing overlap matters only where experts come and go, which memory decides: so it is enough to say
-/// so. Guesses without overlap are a contradiction.
+/// How reads and computing overlap matters only where experts come and go. Guesses without overlap are a contradiction.
 fn idle_overlap(plan: &mut Plan, args: &EngineArgs) -> Result<(), Failure> {
-    let asked = |name| settings::in_force().get(name).map(|origin| (origin, origin.spelled(name)));
-    if !args.overlap.0
-        && args.look_ahead != LookAhead::Off
-        && let Some((origin, look_ahead)) = asked("look-ahead")
-    {
-        let what = "has no effect without overlap: nothing is read while something is computed";
-        if !origin.is_told() {
-            return Err(Failure::Usage(format!("{look_ahead} {what}; leave it away or take --overlap on")));
-        }
-        plan.notes.push(format!("{look_ahead} {what}"));
+    if !args.overlap.0 && args.look_ahead != LookAhead::Off {
+        let what =
+            "has no effect without overlap: nothing is read while something is computed (--overlap on)";
+        plan.notes.extend(settings::idle("look-ahead", what)?);
     }
     if plan.all_resident() {
-        let names = ["overlap", "look-ahead"].into_iter().filter_map(|name| Some(asked(name)?.1));
-        plan.notes.extend(names.map(|name| format!("{name} has no effect: all experts stay in memory")));
+        let what = "has no effect: all experts stay in memory";
+        plan.notes.extend(["overlap", "look-ahead"].iter().filter_map(|name| settings::told(name, what)));
     }
     Ok(())
 }

@@ -257,6 +257,11 @@ pub(crate) fn in_force() -> &'static Origins {
     IN_FORCE.get_or_init(Origins::default)
 }
 
+/// A word on a setting that somebody gave, by the name that is to be changed; `what` says what is odd about it.
+pub(crate) fn told(name: &str, what: &str) -> Option<String> {
+    in_force().get(name).map(|origin| format!("{} {what}", origin.spelled(name)))
+}
+
 /// Refuses a setting that was typed and changes nothing; `what` says that it does not. A file or a variable is for more runs
 /// than this one, so there it is enough to say so.
 ///
@@ -264,8 +269,7 @@ pub(crate) fn in_force() -> &'static Origins {
 /// It was typed.
 pub(crate) fn idle(name: &str, what: &str) -> Result<Option<String>, Failure> {
     match in_force().get(name) {
-        None => Ok(None),
-        Some(origin) if origin.is_told() => Ok(Some(format!("{} {what}", origin.spelled(name)))),
-        Some(_) => Err(Failure::Usage(format!("--{name} {what}; leave it away"))),
+        Some(origin) if !origin.is_told() => Err(Failure::Usage(format!("--{name} {what}; leave it away"))),
+        _ => Ok(told(name, what)),
     }
 }

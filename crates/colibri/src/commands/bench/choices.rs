@@ -77,22 +77,15 @@ const SETTINGS: [(&str, &[What]); 16] = [
 pub(crate) fn refused(args: &BenchArgs, what: Option<What>) -> Result<Vec<String>, Failure> {
     let acts = |on: &[What]| on.iter().any(|part| what.is_some_and(|what| what.includes(*part)));
     let on = what.map_or("with --compare".to_owned(), |what| format!("on `bench {}`", what.name()));
-    let idle = |name: &str| Failure::Usage(format!("--{name} has no effect {on}; leave it away"));
     for (name, given, parts) in own(args) {
         if given && !acts(parts) {
-            return Err(idle(name));
+            return Err(Failure::Usage(format!("--{name} has no effect {on}; leave it away")));
         }
     }
     let mut notes = Vec::new();
     let all = SETTINGS.into_iter().chain(what.is_none().then_some(("threads", &[][..])));
     for (name, _) in all.filter(|(_, parts)| !acts(parts)) {
-        match settings::in_force().get(name) {
-            None => {}
-            Some(origin) if origin.is_told() => {
-                notes.push(format!("{} has no effect {on}", origin.spelled(name)));
-            }
-            Some(_) => return Err(idle(name)),
-        }
+        notes.extend(settings::idle(name, &format!("has no effect {on}"))?);
     }
     Ok(notes)
 }
