@@ -337,9 +337,14 @@ pub(crate) fn streaming(model: &Model, args: &EngineArgs) -> Result<(Streaming, 
     Ok((streaming, notes))
 }
 
-/// A folder that stands for `/` where Linux tells of memory, so that tests can make it short. No setting: it stands in no file
-/// and `colibri config` does not show it.
+/// A folder that stands for `/` where Linux tells of memory, so that tests can make it short or plentiful. No setting: it stands
+/// in no file and `colibri config` does not show it.
 const PRESSURE_VARIABLE: &str = "COLIBRI_TEST_PRESSURE";
+
+/// The folder below which Linux tells of memory.
+pub(crate) fn memory_root() -> PathBuf {
+    std::env::var_os(PRESSURE_VARIABLE).map_or_else(|| "/".into(), PathBuf::from)
+}
 
 /// Who tells when memory is short, if somebody is to; that nobody can is a note.
 fn gauge(args: &EngineArgs, notes: &mut Vec<String>) -> Result<Option<Box<dyn Gauge>>, Failure> {
@@ -363,10 +368,7 @@ fn gauge(args: &EngineArgs, notes: &mut Vec<String>) -> Result<Option<Box<dyn Ga
 
 /// Who tells when memory is short.
 pub(crate) fn machine_gauge() -> MachineGauge {
-    match std::env::var_os(PRESSURE_VARIABLE) {
-        Some(folder) => MachineGauge::under(folder.into()),
-        None => MachineGauge::new(),
-    }
+    MachineGauge::under(memory_root())
 }
 
 /// Loads by the plan, with progress on standard error; the engine and the time it took.

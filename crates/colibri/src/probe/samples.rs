@@ -244,17 +244,20 @@ pub(crate) fn in_turn<A>(
 #[cfg(target_os = "linux")]
 mod system {
     use super::Counts;
+    use crate::load;
     use rustix::time::{ClockId, clock_gettime};
     use std::fs;
+    use std::path::Path;
     use std::time::Duration;
 
     pub(super) fn counts() -> Counts {
+        let root = load::memory_root();
         Counts {
             cpu: super::clock(clock_gettime(ClockId::ProcessCPUTime)),
             waited: waited(),
             others: others(),
-            faults: faults(),
-            swaps: swaps(),
+            faults: faults(&root),
+            swaps: swaps(&root),
         }
     }
 
@@ -287,14 +290,14 @@ mod system {
         Some(Duration::from_millis((user + nice + stolen).saturating_sub(own) * MILLISECONDS))
     }
 
-    fn faults() -> Option<u64> {
-        let own = fs::read_to_string("/proc/self/stat").ok()?;
+    fn faults(root: &Path) -> Option<u64> {
+        let own = fs::read_to_string(root.join("proc/self/stat")).ok()?;
         // After the program's name, which may hold anything, comes field 3; major faults are field 12.
         own.rsplit_once(')')?.1.split_whitespace().nth(9)?.parse().ok()
     }
 
-    fn swaps() -> Option<u64> {
-        let all = fs::read_to_string("/proc/vmstat").ok()?;
+    fn swaps(root: &Path) -> Option<u64> {
+        let all = fs::read_to_string(root.join("proc/vmstat")).ok()?;
         let swapped = all.lines().filter_map(|line| {
             let (name, count) = line.split_once(' ')?;
             if matches!(name, "pswpin" | "pswpout") { count.parse::<u64>().ok() } else { None }

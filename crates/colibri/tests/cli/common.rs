@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 #[cfg(unix)]
 use std::process::Child;
 use std::process::{Command, Stdio};
+use std::sync::LazyLock;
 #[cfg(unix)]
 use std::thread::JoinHandle;
 use tempfile::TempDir;
@@ -62,8 +63,18 @@ pub(crate) fn program() -> Command {
     let absent = Path::new(env!("CARGO_TARGET_TMPDIR")).join("no-home");
     command.env_remove("XDG_CONFIG_HOME").env_remove("XDG_STATE_HOME").env_remove("XDG_DATA_HOME");
     command.env("HOME", &absent).env("APPDATA", &absent).env("LOCALAPPDATA", &absent);
+    command.env("COLIBRI_TEST_PRESSURE", &*PLENTY);
     command
 }
+
+/// A folder that stands for the one in which Linux tells of memory: there is plenty, and nothing is paged, whatever else this
+/// machine does.
+static PLENTY: LazyLock<PathBuf> = LazyLock::new(|| {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("plenty-of-memory");
+    fs::create_dir_all(folder.join("proc")).unwrap();
+    fs::write(folder.join("proc/meminfo"), "MemAvailable: 99999999999 kB\n").unwrap();
+    folder
+});
 
 /// Runs with these arguments and nothing on standard input.
 pub(crate) fn colibri(arguments: &[&str]) -> Answer {

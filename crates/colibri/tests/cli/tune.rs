@@ -18,8 +18,11 @@ const RUN: [&str; 9] =
 /// Tunes one setting and gives the profile's place and text.
 fn profile(place: &Path) -> (String, String) {
     let path = text_of(&place.join("k3.toml")).to_owned();
-    colibri(&[&LITTLE[..], &["--sweep", "look-ahead", "--out", &path]].concat());
+    let answer = colibri(&[&LITTLE[..], &["--sweep", "look-ahead", "--out", &path]].concat());
+    assert_eq!(answer.code, 0, "{}", answer.stderr);
     let text = fs::read_to_string(&path).unwrap();
+    let chosen = text.split_once("[settings]\n").unwrap().1.lines().next().unwrap();
+    assert!(["look-ahead = \"auto\"", "look-ahead = \"off\""].contains(&chosen), "{text}");
     (path, text)
 }
 
@@ -180,7 +183,7 @@ fn nothing_is_tried_while_memory_is_short() {
 fn a_full_drive_leaves_the_profile_that_was_there() {
     let place = TempDir::new().unwrap();
     let (path, text) = profile(place.path());
-    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_colibri"));
+    let mut command = program();
     command.args(LITTLE).args(["--sweep", "look-ahead", "--json", "--no-config", "--out", &path]);
     let answer = limited(0, &command);
     let (kind, message) = answer.error(1);
