@@ -4,7 +4,7 @@ use crate::errors::Failure;
 use crate::load::{self, Model};
 use crate::sampling::Decoding;
 use crate::terminal::{Stream, harmless_json};
-use engine::predict::{Prediction, by_chance};
+use engine::predict::{MappedReads, Prediction, by_chance};
 use engine::{Engine, Plan, show_bytes};
 use memory::machine;
 use models::{LookAheadStatistics, Section};
@@ -202,12 +202,18 @@ fn expected_reads(plan: &Plan, model: &Model) -> Option<String> {
     let (slab, config) = (plan.slab.filter(|_| !plan.all_resident())?, &model.family.config);
     let traffic = by_chance(1, (config.ranks, config.experts), (slab.slots(), plan.experts));
     let layers = plan.experts / config.experts;
-    let token = Prediction::of(&[], (1, 0), (layers, config.ranks, plan.expert_bytes), traffic, None);
+    let token = Prediction::of(
+        &[],
+        (1, 0),
+        (layers, config.ranks, plan.expert_bytes),
+        (traffic, MappedReads::default()),
+        None,
+    );
     Some(format!(
         "a token asks for {} of experts; were they picked evenly, {:.1} % of them would be in their slots and {} come from disk",
-        show_bytes(token.bytes_cold() as u64),
+        show_bytes(token.expert_bytes_cold() as u64),
         traffic.hit_rate * 100.0,
-        show_bytes(token.bytes() as u64)
+        show_bytes(token.expert_bytes_read() as u64)
     ))
 }
 

@@ -129,6 +129,14 @@ impl Plan {
         total(&self.items)
     }
 
+    /// Bytes of mapped weights for which the rest of the plan leaves no room in `usable` bytes: so many at least must be read
+    /// again in every step, for a step needs them all.
+    #[must_use]
+    pub fn mapped_without_room(&self, usable: u64) -> u64 {
+        let needed = self.bytes().saturating_add(self.dense.mapped);
+        needed.saturating_sub(usable).min(self.dense.mapped)
+    }
+
     /// Whether every expert has its slot.
     #[must_use]
     pub fn all_resident(&self) -> bool {

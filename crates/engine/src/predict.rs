@@ -8,6 +8,9 @@
 //! `sum over layers of (attention + router + max(reads, shared and routed experts)) + head`,
 //!
 //! and with nothing but right guesses `max(all reads, all computing)`: what is between depends on the guesses.
+//!
+//! Mapped weights that have no room in memory are read while they are computed with. At best that is hidden behind computing, as
+//! far as the drive is idle; at worst computing waits for all of it.
 mod traffic;
 
 use ops::{Activations, Op, Packing, Picked, Work};
@@ -168,6 +171,25 @@ pub enum Together {
     Guessed,
 }
 
+/// Seconds of the drive that a step's reads take.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Reads {
+    /// Of experts, as much in every layer.
+    pub experts: f64,
+    /// Of mapped weights, while something is computed.
+    pub beside: f64,
+    /// Of mapped weights, while computing waits for them.
+    pub awaited: f64,
+}
+
+impl Reads {
+    /// All together.
+    #[must_use]
+    pub fn all(&self) -> f64 {
+        self.experts + self.beside + self.awaited
+    }
+}
+
 /// A busy resource that is this much of the time is the bound.
 const BUSY: f64 = 0.9;
 
@@ -211,24 +233,26 @@ impl StepTime {
         self.stages.iter().map(|stage| stage.before + stage.beside).sum::<f64>() + self.after
     }
 
-    /// Seconds of the step if its reads take `reads` seconds of the disk, as much in every layer.
+    /// Seconds of the step with such reads.
     #[must_use]
-    pub fn seconds(&self, reads: f64, together: Together) -> f64 {
-        let each = reads / self.stages.len().max(1) as f64;
-        match together {
-            Together::InTurn => self.compute() + reads,
+    pub fn seconds(&self, reads: Reads, together: Together) -> f64 {
+        let Reads { experts, beside, awaited } = reads;
+        let each = experts / self.stages.len().max(1) as f64;
+        let with_experts = match together {
+            Together::InTurn => self.compute() + experts,
             Together::Dependent => {
                 let stage = |stage: &Stage| stage.before + stage.beside.max(each);
                 self.stages.iter().map(stage).sum::<f64>() + self.after
             }
-            Together::Guessed => self.compute().max(reads),
-        }
+            Together::Guessed => self.compute().max(experts),
+        };
+        with_experts.max(experts + beside) + awaited
     }
 
     /// What bounds it then.
     #[must_use]
-    pub fn bound(&self, reads: f64, together: Together) -> Bound {
-        let (all, compute) = (self.seconds(reads, together), self.compute());
+    pub fn bound(&self, reads: Reads, together: Together) -> Bound {
+        let (all, compute, reads) = (self.seconds(reads, together), self.compute(), reads.all());
         if reads >= compute && reads >= BUSY * all {
             Bound::Disk
         } else if compute < BUSY * all {
@@ -239,6 +263,15 @@ impl StepTime {
             Bound::Arithmetic
         }
     }
+}
+
+/// Bytes of mapped weights that a step reads again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MappedReads {
+    /// At least.
+    pub least: u64,
+    /// At most.
+    pub most: u64,
 }
 
 /// What a step of a plan reads and takes.
@@ -254,6 +287,8 @@ pub struct Prediction {
     pub expert_bytes: u64,
     /// What each of these layers asks for.
     pub traffic: Traffic,
+    /// Mapped weights that it reads again.
+    pub mapped: MappedReads,
     /// What computing takes; None where no rates are known.
     pub time: Option<StepTime>,
 }
@@ -265,25 +300,40 @@ impl Prediction {
         step: &[Op],
         (rows, behind): (u32, u32),
         (layers, ranks, expert_bytes): (u32, u32, u64),
-        traffic: Traffic,
+        (traffic, mapped): (Traffic, MappedReads),
         rates: Option<&Rates>,
     ) -> Self {
         let experts = (traffic.experts.round() as u64).max(1);
         let picked = Picked { experts, rows: u64::from(rows) * u64::from(ranks) };
         let time = rates.map(|rates| StepTime::of(step, behind, picked, rates));
-        Prediction { rows, behind, layers, expert_bytes, traffic, time }
+        Prediction { rows, behind, layers, expert_bytes, traffic, mapped, time }
     }
 
-    /// Bytes that the step reads if it finds nothing.
+    /// Bytes of experts that the step reads if it finds none.
     #[must_use]
-    pub fn bytes_cold(&self) -> f64 {
+    pub fn expert_bytes_cold(&self) -> f64 {
         f64::from(self.layers) * self.traffic.experts * self.expert_bytes as f64
     }
 
-    /// Bytes that it reads with its hits.
+    /// Bytes of experts that it reads with its hits.
     #[must_use]
-    pub fn bytes(&self) -> f64 {
-        self.bytes_cold() * (1.0 - self.traffic.hit_rate)
+    pub fn expert_bytes_read(&self) -> f64 {
+        self.expert_bytes_cold() * (1.0 - self.traffic.hit_rate)
+    }
+
+    /// Bytes that it reads at most, with its hits.
+    #[must_use]
+    pub fn bytes_most(&self) -> f64 {
+        self.expert_bytes_read() + self.mapped.most as f64
+    }
+
+    /// The reads of the step at so many bytes a second: the least, hidden as far as can be, and the most, all of mapped weights
+    /// waited for.
+    #[must_use]
+    pub fn reads(&self, rate: f64) -> [Reads; 2] {
+        let experts = self.expert_bytes_read() / rate;
+        let [least, most] = [self.mapped.least, self.mapped.most].map(|bytes| bytes as f64 / rate);
+        [Reads { experts, beside: least, awaited: 0.0 }, Reads { experts, beside: 0.0, awaited: most }]
     }
 }
 

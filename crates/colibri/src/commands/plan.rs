@@ -1,5 +1,6 @@
 //! `colibri plan`: what a model will need and how fast it will be, before anything is loaded or even downloaded. Plans with
 //! the code of every other command; what it predicts is computed in `engine::predict`.
+mod idle;
 mod outlook;
 mod text;
 
@@ -8,16 +9,16 @@ use crate::errors::Failure;
 use crate::load::{self, Model};
 use crate::probe::rates;
 use crate::report::{self, Settings};
-use crate::{profile, routing, settings, work};
-use engine::predict::{Prediction, Rates, Traffic, by_chance, from_traces, rows_of_chunks};
-use engine::{Limits, Plan, ops_of_step};
+use crate::{profile, routing, work};
+use engine::predict::{MappedReads, Prediction, Rates, Traffic, by_chance, from_traces, rows_of_chunks};
+use engine::{Limits, Plan, ops_of_step, show_bytes};
 use outlook::{Given, Origin, Outlook, PlannedMachine, Source, StepFacts};
 use std::process::ExitCode;
+use store::Access;
 use store::routing::RoutingTrace;
 
 /// Runs it.
 pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode, Failure> {
-    let mut notes = idle(args)?;
     let model = load::open_for_plan(&args.model)?;
     profile::check(&model, &args.engine)?;
     let (limits, memory) = match args.ram {
@@ -26,16 +27,20 @@ pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode, Failure> {
     };
     let request = load::request(&args.engine, args.layers.layers, 1);
     let mut plan = load::plan_within(&model, &request, 0, limits)?;
+    let mut notes = idle::refused(args, &plan)?;
     work::refuse_idle(&mut plan, &args.engine)?;
+    let mapped = mapped_reads(&plan, limits.usable(), args.engine.io);
     let traces = traces(args, &model, &plan)?;
     let steps = Steps::new(&model, &plan, &traces)?;
     let computing = computing(args, &steps, &mut notes)?;
-    let drive = drive(args, &model, &plan, &mut notes)?;
+    let reads = is_streamed(&plan) || mapped.most > 0;
+    let drive = drive(args, &model, reads, &mut notes)?;
     let source = Source::of(&model, &plan);
     notes.splice(0..0, model.checkpoint.notes().iter().chain(&model.notes).chain(&plan.notes).cloned());
     notes.extend(source.note());
-    notes.extend(without_reads(args, &plan));
-    let (predictions, note) = steps.predicted(args, &model, &plan, &traces, computing.as_ref());
+    notes.extend(idle::without_reads(args, &plan, mapped.most > 0));
+    notes.extend(note_of_mapped(mapped));
+    let (predictions, note) = steps.predicted(args, &model, (&plan, mapped), &traces, computing.as_ref());
     notes.extend(note);
     let outlook = Outlook {
         settings: Settings::new(&model, &args.engine, &plan, None),
@@ -52,37 +57,6 @@ pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode, Failure> {
         report::print(&text::text(&outlook))?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Refuses what was typed and changes nothing here; notes of what a file or a variable says.
-fn idle(args: &PlanArgs) -> Result<Vec<String>, Failure> {
-    let mut idle = vec![
-        ("mirror", "has no effect on a plan: a mirror's rate is not predicted; add it to --disk"),
-        ("check-experts", "has no effect on a plan"),
-        ("governor", "has no effect on a plan"),
-    ];
-    if args.disk.is_some() || args.no_measure {
-        let what = "has no effect on a plan: no drive is measured";
-        idle.extend([("readers", what), ("io", what)]);
-    }
-    if args.no_measure {
-        let what = "has no effect on a plan: nothing is computed to be measured";
-        idle.extend([("threads", what), ("device", what)]);
-    }
-    let notes = idle.into_iter().map(|(name, what)| settings::idle(name, what));
-    Ok(notes.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
-}
-
-/// What was typed for reads that there are none of: memory decides that, so it is enough to say so.
-fn without_reads(args: &PlanArgs, plan: &Plan) -> Vec<String> {
-    let why = match plan.slab {
-        None => "none of the layers in use has routed experts",
-        Some(_) if plan.all_resident() => "there is a slot for every expert",
-        Some(_) => return Vec::new(),
-    };
-    let given = [("--disk", args.disk.is_some()), ("--trace", !args.trace.is_empty())];
-    let idle = given.into_iter().filter(|(_, given)| *given);
-    idle.map(|(flag, _)| format!("{flag} changes nothing: {why}")).collect()
 }
 
 /// The traces, each of which must be of a model of these sizes.
@@ -139,13 +113,13 @@ fn computing(args: &PlanArgs, steps: &Steps, notes: &mut Vec<String>) -> Result<
 fn drive(
     args: &PlanArgs,
     model: &Model,
-    plan: &Plan,
+    is_needed: bool,
     notes: &mut Vec<String>,
 ) -> Result<Option<Given>, Failure> {
     if let Some(rate) = args.disk {
         return Ok(Some(Given { value: rate as f64, origin: Origin::Given }));
     }
-    if args.no_measure || plan.slab.is_none() || plan.all_resident() {
+    if args.no_measure || !is_needed {
         return Ok(None);
     }
     match rates::drives(&model.checkpoint, &args.engine)? {
@@ -155,6 +129,7 @@ fn drive(
         }
         Err(reason) => {
             notes.push(format!("seconds are not predicted: {reason}"));
+            notes.extend(idle::of_drives("changes nothing: no drive could be measured"));
             Ok(None)
         }
     }
@@ -167,6 +142,29 @@ const BY_CHANCE: &str = "hits are those of chance, as if experts were picked eve
 /// Whether experts come and go.
 fn is_streamed(plan: &Plan) -> bool {
     plan.slab.is_some() && !plan.all_resident()
+}
+
+/// How much of mapped weights every step reads again: what has no room, or all of it where the system drops first what was
+/// used longest ago, for then each weight has gone before it comes again. Experts that come through the file cache take the
+/// room of weights there.
+fn mapped_reads(plan: &Plan, usable: u64, io: Access) -> MappedReads {
+    let least = plan.mapped_without_room(usable);
+    let crowded = least > 0 || is_streamed(plan) && io == Access::Buffered;
+    MappedReads { least, most: if crowded { plan.dense.mapped } else { 0 } }
+}
+
+/// How these are counted.
+fn note_of_mapped(mapped: MappedReads) -> Option<String> {
+    let MappedReads { least, most } = mapped;
+    (most > 0).then(|| {
+        format!(
+            "of mapped weights every step reads {} again, for which there is no room, and up to {} if the system drops first what \
+             is needed next; with right guesses the first are counted, read while something is computed, with wrong ones the \
+             second, waited for; all at the drive's rate, while pages that are touched one after the other may come more slowly",
+            show_bytes(least),
+            show_bytes(most)
+        )
+    })
 }
 
 /// The ops of the steps that are predicted.
@@ -190,7 +188,7 @@ impl Steps {
         &self,
         args: &PlanArgs,
         model: &Model,
-        plan: &Plan,
+        (plan, mapped): (&Plan, MappedReads),
         traces: &[RoutingTrace],
         rates: Option<&Rates>,
     ) -> (Vec<Prediction>, Option<String>) {
@@ -206,7 +204,7 @@ impl Steps {
         let bytes = plan.expert_bytes;
         let of = |ops: &[ops::Op], rows: u32, behind: u32, traffic: Option<Traffic>| {
             let traffic = traffic.unwrap_or_else(|| chance(rows));
-            Prediction::of(ops, (rows, behind), (layers, config.ranks, bytes), traffic, rates)
+            Prediction::of(ops, (rows, behind), (layers, config.ranks, bytes), (traffic, mapped), rates)
         };
         let last = plan.context - 1;
         let note = is_streamed(plan).then(|| match (token, prompt) {

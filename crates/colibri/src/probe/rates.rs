@@ -133,10 +133,15 @@ pub(crate) fn drives(
     };
     let mut notes: Vec<String> =
         disk.note().filter(|_| args.io != Access::Buffered).map(str::to_owned).into_iter().collect();
-    if args.io == Access::Buffered {
-        notes.push(
+    match args.io {
+        Access::Direct => {}
+        Access::Buffered => notes.push(
             "the drive was measured through the system's file cache, as --io buffered reads".to_owned(),
-        );
+        ),
+        Access::Uring => notes.push(
+            "the drive was measured with direct reads, as many at once as --io uring has under way"
+                .to_owned(),
+        ),
     }
     let mut machine = Machine::new(NO_MEMORY, Some(disk))?;
     let mut turns = [LimitArm { limit: Limit::Disk, threads: args.readers as usize }];

@@ -110,7 +110,7 @@ fn sizes_beyond_all_numbers_are_refused_by_their_sum() {
     let place = text_of(model.path());
     let flags = ["--model", place, "--ram", "18446744TB", "--no-measure", "--json"];
     let (kind, message) = colibri(&[&["plan", "--context", "1073741824"], &flags[..]].concat()).error(1);
-    assert!(kind == "plan" && message.contains("the model needs 18446744 TB"), "{kind}: {message}");
+    assert!(kind == "memory" && message.contains("the model needs 18446744 TB"), "{kind}: {message}");
     assert!(message.contains("With all else as asked this would fit: --context "), "{message}");
     // What fits is planned, and what the index claims is taken as it is.
     let plan = colibri(&[&["plan"], &flags[..]].concat()).good();
@@ -264,13 +264,23 @@ fn prompt_rows(trace: &str) -> f64 {
 fn what_cannot_be_is_refused() {
     let place = TempDir::new().unwrap();
     let trace = traced(place.path(), "a", "Once", "1");
-    let cases: [(&[&str], i32, &str); 9] = [
+    let cases: [(&[&str], i32, &str); 15] = [
         (&["--ram", "64"], 2, "such as 64GB"),
         (&["--ram", "1MB"], 2, "256MiB"),
         (&["--disk", "7GB"], 2, "such as 7GB/s"),
         (&["--no-measure", "--readers", "2"], 2, "--readers has no effect on a plan: no drive is measured"),
         (&["--disk", "7GB/s", "--io", "buffered"], 2, "--io has no effect on a plan"),
         (&["--mirror", "x"], 2, "--mirror has no effect on a plan"),
+        (&["--cache-policy", "lru"], 2, "--cache-policy has no effect on a plan without --trace"),
+        (&["--expert-top-p", "0.5", "--trace", &trace], 2, "--expert-top-p has no effect on a plan"),
+        (
+            &["--no-measure", "--look-ahead", "off"],
+            2,
+            "--look-ahead has no effect on a plan: nothing is computed",
+        ),
+        (&["--no-measure", "--overlap", "off"], 2, "--overlap has no effect on a plan: nothing is computed"),
+        (&["--no-measure", "--activations", "int8"], 2, "--activations has no effect on a plan: nothing is"),
+        (&["--no-measure", "--threads", "3"], 2, "--threads has no effect on a plan: nothing is computed"),
         (
             &["--layers", "3", "--trace", &trace],
             1,
@@ -283,4 +293,96 @@ fn what_cannot_be_is_refused() {
         let (_, message) = colibri(&[&["plan", "--json"], flags].concat()).error(code);
         assert!(message.contains(part), "{flags:?}: {message}");
     }
+}
+
+/// What memory or files decide is told, not refused; and what was refused elsewhere acts where it can.
+#[test]
+fn what_acts_is_taken_and_what_happens_not_to_act_is_told() {
+    let place = TempDir::new().unwrap();
+    let trace = traced(place.path(), "a", "Once upon a time", "1");
+    let plan = |flags: &[&str]| colibri(&[&["plan", "--json", "--no-measure"], flags].concat()).good();
+    // Who packs needs room for every thread.
+    let bytes = |threads: &str| {
+        number(&plan(&["--dense", "int8", "--threads", threads]), "/memory/planned_bytes") as u64
+    };
+    // The matrix that takes most room, the head, has rows of 192 numbers.
+    assert_eq!(bytes("9") - bytes("1"), 8 * 192 * 4);
+    let hits = |policy: &str| {
+        let plan = plan(&["--expert-cache", "20x", "--trace", &trace, "--cache-policy", policy]);
+        number(steps(&plan)[0], "/hit_rate")
+    };
+    assert!(hits("lru") < hits("lfu"), "{} {}", hits("lru"), hits("lfu"));
+    for (flags, note) in [
+        (&["--readers", "2"][..], "--readers changes nothing: there is a slot for every expert"),
+        (&["--io", "buffered", "--expert-cache", "40x"], "--io changes nothing: no drive could be measured"),
+        (
+            &["--disk", "1GB/s", "--trace", &trace],
+            "--trace changes nothing: there is a slot for every expert",
+        ),
+    ] {
+        let plan = colibri(&[&["plan", "--json"], flags].concat()).good();
+        assert!(plan["notes"].to_string().contains(note), "{note}: {}", plan["notes"]);
+    }
+}
+
+/// Weights that are mapped and have no room are read in every step: what must be, and what may be.
+#[cfg(unix)]
+#[test]
+fn mapped_weights_without_room_are_read_again() {
+    let place = TempDir::new().unwrap();
+    let container = text_of(&place.path().join("int4")).to_owned();
+    colibri(&["convert", "--dense", "int4", "--json", text_of(model_copy().path()), &container]).good();
+    let fixed = ["plan", "--json", "--model", &container, "--dense-residency", "mapped"];
+    let sized = ["--chunk", "8", "--context", "300", "--disk", "1MB/s"];
+    let plan = |flags: &[&str]| colibri(&[&fixed[..], &sized, flags].concat()).good();
+    let streamed = ["--expert-cache", "64x", "--no-measure", "--ram"];
+    let plenty = plan(&[&streamed[..], &["64GB"]].concat());
+    let (planned, mapped) =
+        (number(&plenty, "/memory/planned_bytes"), number(&plenty, "/memory/mapped_bytes"));
+    assert!(mapped > 1e6);
+    let bytes = |step: &Value| {
+        ["least", "most"].map(|which| number(step, &format!("/mapped_bytes_per_token/{which}")))
+    };
+    assert_eq!(bytes(steps(&plenty)[0]), [0.0, 0.0]);
+    assert!(!plenty["notes"].to_string().contains("mapped"), "{}", plenty["notes"]);
+    // Experts in the same file cache may take the room.
+    let buffered = plan(&[&streamed[..], &["64GB", "--io", "buffered"]].concat());
+    assert_eq!(bytes(steps(&buffered)[0]), [0.0, mapped]);
+
+    // Room for about half of the weights.
+    let ram = format!("{}B", ((planned + mapped / 2.0 + f64::from(256 << 20)) / 0.98) as u64);
+    let short = plan(&["--expert-cache", "64x", "--ram", &ram]);
+    assert_eq!(number(&short, "/memory/planned_bytes"), planned);
+    let least = planned + mapped - number(&short, "/machine/memory/usable_bytes");
+    assert!((least - mapped / 2.0).abs() < 10.0, "{least} of {mapped}");
+    let [first, last, prompt] = steps(&short);
+    let (cold, experts) = (LAYERS * PICKS * EXPERT, LAYERS * PICKS * EXPERT * 0.75);
+    for token in [first, last] {
+        assert_eq!(bytes(token), [least, mapped]);
+        close(number(token, "/bytes_per_token_cold"), cold + least);
+        close(number(token, "/bytes_per_token"), experts + least);
+        let seconds = |what: &str| number(token, &format!("/seconds_per_token/{what}"));
+        close(seconds("reads"), (experts + least) / 1e6);
+        close(seconds("reads_most"), (experts + mapped) / 1e6);
+        close(seconds("all_guesses_right"), seconds("compute").max(seconds("reads")));
+        let most = seconds("no_guess_right");
+        assert!(most >= seconds("reads_most") && most <= seconds("compute") + seconds("reads_most"));
+    }
+    assert_eq!(first["bound"]["all_guesses_right"], "disk");
+    // A chunk reads them once for all its tokens.
+    assert_eq!(bytes(prompt), [least / 8.0, mapped / 8.0]);
+    assert!(short["notes"].to_string().contains("of mapped weights every step reads"), "{}", short["notes"]);
+
+    // Without experts they are all that is read, and a rate of the drive acts.
+    let dense = plan(&["--layers", "1", "--no-measure", "--ram", "64GB"]);
+    let usable = number(&dense, "/memory/planned_bytes") + f64::from(256 << 20) + 1000.0;
+    let dense = plan(&["--layers", "1", "--no-measure", "--ram", &format!("{}B", (usable / 0.98) as u64)]);
+    let [least, most] = bytes(steps(&dense)[0]);
+    assert!(least > 0.0 && most == number(&dense, "/memory/mapped_bytes"), "{least} {most}");
+    close(number(steps(&dense)[0], "/seconds_per_token/reads"), least / 1e6);
+    assert!(!dense["notes"].to_string().contains("--disk changes nothing"), "{}", dense["notes"]);
+
+    let flags = [&fixed[..1], &fixed[2..], &sized, &["--expert-cache", "64x", "--ram", &ram]].concat();
+    let text = colibri(&flags).stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(text.contains("of these at least have no room") && text.contains(" s to "), "{text}");
 }

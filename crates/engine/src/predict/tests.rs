@@ -44,6 +44,11 @@ fn close(found: f64, expected: f64) {
     assert!((found - expected).abs() < 1e-9 * expected.max(1.0), "{found}, expected {expected}");
 }
 
+/// Reads of experts alone.
+fn of_experts(experts: f64) -> Reads {
+    Reads { experts, ..Reads::default() }
+}
+
 /// Two layers with experts and a head: before 4 s, beside 4 s and the experts, after them what comes before the next.
 fn two_layers() -> Vec<Op> {
     vec![small(), route(), small(), experts(1), small(), small(), route(), experts(1), small()]
@@ -65,7 +70,7 @@ fn a_step_is_cut_where_it_waits() {
     let time = StepTime::of(&two_layers(), 0, PICKED, &rates());
     let experts = 2.0 * EXPERTS;
     close(time.compute(), 5.0 * 4.0 + 2.0 * ROUTE + 2.0 * experts);
-    let seconds = |reads, together| time.seconds(reads, together);
+    let seconds = |reads, together| time.seconds(of_experts(reads), together);
     // 100 s of reads, 50 a layer: longer than what goes on beside them.
     close(seconds(100.0, Together::Dependent), 4.0 + ROUTE + 50.0 + 8.0 + ROUTE + 50.0 + 4.0);
     close(seconds(100.0, Together::Guessed), 100.0);
@@ -78,21 +83,43 @@ fn a_step_is_cut_where_it_waits() {
 }
 
 #[test]
+fn mapped_weights_are_hidden_at_best_and_waited_for_at_worst() {
+    let time = StepTime::of(&two_layers(), 0, PICKED, &rates());
+    let compute = time.compute();
+    for together in [Together::Dependent, Together::Guessed, Together::InTurn] {
+        let seconds = |experts, beside, awaited| time.seconds(Reads { experts, beside, awaited }, together);
+        let without = seconds(10.0, 0.0, 0.0);
+        close(seconds(10.0, 0.0, 7.0), without + 7.0);
+        // The drive's own time, where that is the longer.
+        close(seconds(10.0, 1.0, 0.0), without.max(11.0));
+        close(seconds(10.0, 1000.0, 0.0), 1010.0);
+        close(seconds(0.0, 0.0, compute), 2.0 * compute);
+    }
+    close(Reads { experts: 1.0, beside: 2.0, awaited: 3.0 }.all(), 6.0);
+}
+
+#[test]
 fn the_bound_is_what_is_busy() {
     let time = StepTime::of(&two_layers(), 0, PICKED, &rates());
     let compute = time.compute();
-    assert_eq!(time.bound(100.0 * compute, Together::Dependent), Bound::Disk);
-    assert_eq!(time.bound(compute, Together::Dependent), Bound::Waits);
-    assert_eq!(time.bound(compute, Together::InTurn), Bound::Waits);
-    assert_eq!(time.bound(compute, Together::Guessed), Bound::Disk);
+    let bound = |experts, together| time.bound(of_experts(experts), together);
+    assert_eq!(bound(100.0 * compute, Together::Dependent), Bound::Disk);
+    assert_eq!(bound(compute, Together::Dependent), Bound::Waits);
+    assert_eq!(bound(compute, Together::InTurn), Bound::Waits);
+    assert_eq!(bound(compute, Together::Guessed), Bound::Disk);
     // 400 bytes take 4 s, 100 operations 0.1: memory. With many inputs it is arithmetic.
-    assert_eq!(time.bound(0.0, Together::Guessed), Bound::Memory);
+    assert_eq!(bound(0.0, Together::Guessed), Bound::Memory);
+    // Mapped weights make the drive the bound where they are hidden, and waits where they are not, unless they take far longer.
+    let with = |beside, awaited| Reads { experts: 0.0, beside, awaited };
+    assert_eq!(time.bound(with(2.0 * compute, 0.0), Together::Guessed), Bound::Disk);
+    assert_eq!(time.bound(with(0.0, 2.0 * compute), Together::Dependent), Bound::Waits);
+    assert_eq!(time.bound(with(0.0, 100.0 * compute), Together::Dependent), Bound::Disk);
     let prompt = [product(1000, matrix(Packing::F32, 10, 10))];
     let time = StepTime::of(&prompt, 0, PICKED, &RATES);
     close(time.compute(), 100.0);
-    assert_eq!(time.bound(0.0, Together::Dependent), Bound::Arithmetic);
+    assert_eq!(time.bound(Reads::default(), Together::Dependent), Bound::Arithmetic);
     // Without experts nothing is cut.
-    close(time.seconds(0.0, Together::Dependent), 100.0);
+    close(time.seconds(Reads::default(), Together::Dependent), 100.0);
 }
 
 #[test]
@@ -152,11 +179,16 @@ fn chance_picks_evenly() {
 #[test]
 fn a_prediction_multiplies_by_layers() {
     let traffic = Traffic { experts: 1.6, hit_rate: 0.25, source: HitSource::Chance };
-    let predicted = Prediction::of(&two_layers(), (1, 0), (2, 2, 1000), traffic, Some(&rates()));
-    close(predicted.bytes_cold(), 3200.0);
-    close(predicted.bytes(), 2400.0);
+    let mapped = MappedReads { least: 100, most: 600 };
+    let predicted = Prediction::of(&two_layers(), (1, 0), (2, 2, 1000), (traffic, mapped), Some(&rates()));
+    close(predicted.expert_bytes_cold(), 3200.0);
+    close(predicted.expert_bytes_read(), 2400.0);
+    close(predicted.bytes_most(), 3000.0);
+    let [least, most] = predicted.reads(10.0);
+    assert_eq!(least, Reads { experts: 240.0, beside: 10.0, awaited: 0.0 });
+    assert_eq!(most, Reads { experts: 240.0, beside: 0.0, awaited: 60.0 });
     assert_eq!(predicted.time, Some(StepTime::of(&two_layers(), 0, PICKED, &rates())));
-    assert_eq!(Prediction::of(&two_layers(), (1, 0), (2, 2, 1000), traffic, None).time, None);
+    assert_eq!(Prediction::of(&two_layers(), (1, 0), (2, 2, 1000), (traffic, mapped), None).time, None);
 }
 
 #[test]

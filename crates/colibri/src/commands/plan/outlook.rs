@@ -3,7 +3,7 @@
 use crate::args::EngineArgs;
 use crate::load::Model;
 use crate::report::Settings;
-use engine::predict::{Bound, Prediction, Rates, Together};
+use engine::predict::{Bound, Prediction, Rates, Reads, Together};
 use engine::{Limits, Plan, show_bytes};
 use models::LookAhead;
 use serde_json::{Value, json};
@@ -151,10 +151,11 @@ pub(super) struct Bounded {
 pub(super) struct StepFacts {
     pub(super) step: Prediction,
     pub(super) compute: Option<f64>,
-    pub(super) reads: Option<f64>,
-    /// If all guesses are right.
+    /// The least and the most: mapped weights without room make the difference.
+    pub(super) reads: Option<[f64; 2]>,
+    /// If all guesses are right, and no more mapped weights are read than must be.
     pub(super) least: Option<Bounded>,
-    /// If none are.
+    /// If no guess is right, and as many are read as can be.
     pub(super) most: Option<Bounded>,
 }
 
@@ -163,28 +164,35 @@ impl StepFacts {
     pub(super) fn new(step: Prediction, drive: Option<Given>, args: &EngineArgs) -> Self {
         let rows = f64::from(step.rows);
         let reads = match drive {
-            Some(drive) => Some(step.bytes() / drive.value),
-            None => (step.bytes() < 1.0).then_some(0.0),
+            Some(drive) => Some(step.reads(drive.value)),
+            None => (step.bytes_most() < 1.0).then(<[Reads; 2]>::default),
         };
         let (least, most) = match (args.overlap.0, args.look_ahead) {
             (false, _) => (Together::InTurn, Together::InTurn),
             (true, LookAhead::Off) => (Together::Dependent, Together::Dependent),
             (true, _) => (Together::Guessed, Together::Dependent),
         };
-        let of = |together| {
-            let (time, reads) = (step.time.as_ref()?, reads?);
+        let of = |which: usize, together| {
+            let (time, reads) = (step.time.as_ref()?, reads?[which]);
             let seconds = time.seconds(reads, together) / rows;
             Some(Bounded { seconds, bound: time.bound(reads, together) })
         };
-        let (least, most) = (of(least), of(most));
+        let (least, most) = (of(0, least), of(1, most));
         let compute = step.time.as_ref().map(|time| time.compute() / rows);
-        StepFacts { compute, reads: reads.map(|reads| reads / rows), least, most, step }
+        let reads = reads.map(|both| both.map(|reads| reads.all() / rows));
+        StepFacts { step, compute, reads, least, most }
     }
 
-    /// Bytes for one of its tokens: if nothing is found, and with hits.
+    /// Bytes for one of its tokens: if no expert is found, and with hits. Of mapped weights the least.
     pub(super) fn bytes(&self) -> (f64, f64) {
+        let [mapped, _] = self.mapped();
         let rows = f64::from(self.step.rows);
-        (self.step.bytes_cold() / rows, self.step.bytes() / rows)
+        (self.step.expert_bytes_cold() / rows + mapped, self.step.expert_bytes_read() / rows + mapped)
+    }
+
+    /// Bytes of mapped weights for one of its tokens: the least and the most that are read again.
+    fn mapped(&self) -> [f64; 2] {
+        [self.step.mapped.least, self.step.mapped.most].map(|bytes| bytes as f64 / f64::from(self.step.rows))
     }
 
     /// `token`, or how many of a prompt.
@@ -193,7 +201,7 @@ impl StepFacts {
     }
 
     fn json(&self) -> Value {
-        let (cold, bytes) = self.bytes();
+        let ((cold, bytes), mapped) = (self.bytes(), self.mapped());
         let traffic = self.step.traffic;
         let seconds = |of: Option<Bounded>| of.map(|of| of.seconds);
         let bound = |of: Option<Bounded>| of.map(|of| of.bound.name());
@@ -206,9 +214,11 @@ impl StepFacts {
             "hits_from": traffic.source.name(),
             "bytes_per_token_cold": cold,
             "bytes_per_token": bytes,
+            "mapped_bytes_per_token": {"least": mapped[0], "most": mapped[1]},
             "seconds_per_token": {
                 "compute": self.compute,
-                "reads": self.reads,
+                "reads": self.reads.map(|reads| reads[0]),
+                "reads_most": self.reads.map(|reads| reads[1]),
                 "all_guesses_right": seconds(self.least),
                 "no_guess_right": seconds(self.most),
             },

@@ -70,12 +70,14 @@ fn memory(text: &mut String, machine: &PlannedMachine, plan: &Plan) {
         }
     }
     let _ = writeln!(text, "{:>10}  in all", show_bytes(plan.bytes()));
-    if plan.dense.mapped > 0 {
-        let _ = writeln!(
-            text,
-            "{:>10}  of weights are mapped: in memory as far as that is left",
-            show_bytes(plan.dense.mapped)
-        );
+    let without_room = plan.mapped_without_room(limits.usable());
+    for (bytes, what) in [
+        (plan.dense.mapped, "of weights are mapped: in memory as far as that is left"),
+        (without_room, "of these at least have no room: every step reads them again"),
+    ] {
+        if bytes > 0 {
+            let _ = writeln!(text, "{:>10}  {what}", show_bytes(bytes));
+        }
     }
     for (dense, bytes) in &plan.choices {
         let fits = if *bytes <= limits.usable() { "fits" } else { "does not fit" };
@@ -141,8 +143,11 @@ fn predicted(text: &mut String, steps: &[StepFacts]) {
     }
     for step in steps {
         let known = |seconds: Option<f64>| seconds.map_or("unknown".to_owned(), duration);
-        let mut line =
-            format!("{}: computing {}, reading {}", name(step), known(step.compute), known(step.reads));
+        let reads = match step.reads {
+            Some([least, most]) if least < most => format!("{} to {}", duration(least), duration(most)),
+            reads => known(reads.map(|reads| reads[0])),
+        };
+        let mut line = format!("{}: computing {}, reading {reads}", name(step), known(step.compute));
         match (step.least, step.most) {
             (Some(least), Some(most)) if least.bound == most.bound => {
                 let _ = write!(line, "; bound by {}", words(least.bound));
@@ -170,6 +175,8 @@ fn words(bound: Bound) -> &'static str {
         Bound::Disk => "the disk",
         Bound::Memory => "memory",
         Bound::Arithmetic => "arithmetic",
-        Bound::Waits => "waits (reads begin when a router has run, and layers go on when these have come)",
+        Bound::Waits => {
+            "waits (reads begin when it is known what is needed, and computing goes on when it has come)"
+        }
     }
 }
