@@ -153,14 +153,14 @@ fn mapped_reads(plan: &Plan, usable: u64, io: Access) -> MappedReads {
     MappedReads { least, most: if crowded { plan.dense.mapped } else { 0 } }
 }
 
-/// How these are counted.
+/// How they are counted.
 fn note_of_mapped(mapped: MappedReads) -> Option<String> {
     let MappedReads { least, most } = mapped;
     (most > 0).then(|| {
         format!(
-            "of mapped weights every step reads {} again, for which there is no room, and up to {} if the system drops first what \
-             is needed next; with right guesses the first are counted, read while something is computed, with wrong ones the \
-             second, waited for; all at the drive's rate, while pages that are touched one after the other may come more slowly",
+            "every step reads at least {} of mapped weights again, which have no room, and at most {}, if the system drops first what \
+             is needed next; with right guesses the least is counted, read while something is computed, with wrong ones the most, \
+             waited for; pages may come more slowly than at the drive's rate",
             show_bytes(least),
             show_bytes(most)
         )

@@ -371,7 +371,11 @@ fn mapped_weights_without_room_are_read_again() {
     assert_eq!(first["bound"]["all_guesses_right"], "disk");
     // A chunk reads them once for all its tokens.
     assert_eq!(bytes(prompt), [least / 8.0, mapped / 8.0]);
-    assert!(short["notes"].to_string().contains("of mapped weights every step reads"), "{}", short["notes"]);
+    assert!(
+        short["notes"].to_string().contains("of mapped weights again, which have no room, and at most"),
+        "{}",
+        short["notes"]
+    );
 
     // Without experts they are all that is read, and a rate of the drive acts.
     let dense = plan(&["--layers", "1", "--no-measure", "--ram", "64GB"]);
