@@ -35,8 +35,24 @@ const LONG_TESTS: [LongTest; 5] = [
 const URING: &[(&str, &str)] = &[("COLIBRI_TEST_URING", "1")];
 type LongTest = (&'static [&'static str], &'static [(&'static str, &'static str)]);
 
+/// The steps from the one of that name on, after a run that came no further; all without a name.
+///
+/// # Errors
+/// There is no such step.
+pub(crate) fn steps_from(name: Option<&str>) -> Result<Vec<Step>> {
+    let mut steps = steps();
+    if let Some(name) = name {
+        let Some(at) = steps.iter().position(|step| step.name == name) else {
+            let names: Vec<_> = steps.iter().map(|step| step.name).collect();
+            bail!("--from {name}: there is no such step, these are: {}", names.join(", "));
+        };
+        steps.drain(..at);
+    }
+    Ok(steps)
+}
+
 /// The steps of `cargo xtask full`.
-pub(crate) fn steps() -> Vec<Step> {
+fn steps() -> Vec<Step> {
     let mut steps = ci::steps();
     steps.extend([
         Step { name: "fuzz", action: |_| fuzz() },
@@ -63,7 +79,8 @@ pub(crate) fn advisories() -> Result<()> {
 fn fuzz() -> Result<()> {
     let start = Instant::now();
     let seconds = FUZZ_SECONDS.to_string();
-    cargo(&["test", "--workspace", "--locked", "--tests", MUTATION_TESTS], &[(FUZZ_VARIABLE, &seconds)])?;
+    let tests = ["test", "--workspace", "--locked", "--no-fail-fast", "--tests", MUTATION_TESTS];
+    cargo(&tests, &[(FUZZ_VARIABLE, &seconds)])?;
     if start.elapsed() < Duration::from_secs(FUZZ_SECONDS) {
         bail!(
             "the mutation tests ended before the {FUZZ_SECONDS} s of {FUZZ_VARIABLE}: expected tests with \
@@ -110,6 +127,10 @@ mod tests {
         let names = |steps: Vec<Step>| steps.iter().map(|step| step.name).collect::<Vec<_>>();
         let (core, full) = (names(ci::steps()), names(steps()));
         assert_eq!(core, full[..core.len()]);
+        assert_eq!(names(steps_from(None).unwrap()), full);
+        assert_eq!(names(steps_from(Some("fuzz")).unwrap()), full[core.len()..]);
+        let told = steps_from(Some("fuz")).err().unwrap().to_string();
+        assert!(told.contains("--from fuz") && told.contains("fuzz, long tests"), "{told}");
     }
 
     #[test]

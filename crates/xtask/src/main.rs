@@ -38,7 +38,11 @@ enum Recipe {
     /// The core tier: fmt, tidy, clippy, build, install, tests, docs, the README's command. Needs Rust and git only
     Ci,
     /// `ci`, then long tests, `cross`, `arm`, `generated`, `package` and cargo-deny's checks that need no network
-    Full,
+    Full {
+        /// The step to begin with, for going on after a failure; all of them make the tier
+        #[arg(long, value_name = "STEP")]
+        from: Option<String>,
+    },
     /// Type-check the workspace for macOS (arm64) and Windows from Linux
     Cross,
     /// Run the tests of memory, ops and cpu, and the goldens, on emulated arm64 processors from Linux
@@ -60,7 +64,10 @@ fn main() -> ExitCode {
     let outcome = match Arguments::parse().recipe {
         None => list(),
         Some(Recipe::Ci) => return ci::run(&ci::steps()),
-        Some(Recipe::Full) => return ci::run(&full::steps()),
+        Some(Recipe::Full { from }) => match full::steps_from(from.as_deref()) {
+            Ok(steps) => return ci::run(&steps),
+            Err(error) => Err(error),
+        },
         Some(Recipe::Cross) => cross::run(),
         Some(Recipe::Arm) => return ci::run(&[steps::Step { name: "arm", action: arm::run }]),
         Some(Recipe::Generated) => generated::run(),
