@@ -13,17 +13,18 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use std::{iter, slice};
 use store::cache::{ReadSpan, UnderWay, Waiting, WatchReads};
 
-/// Entries on their way to the thread that writes, at most; what comes while there are so many is left out and counted.
-const ENTRIES_MAX: usize = 1 << 14;
-/// How often that thread looks for entries.
+/// Records on their way to the thread that writes, at most; what comes while there are so many is left out and counted. The
+/// longest steps have more than half as many, and all of a step comes at once.
+const RECORDS_MAX: usize = 1 << 18;
+/// How often that thread looks for records.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Bytes that are written at once, about.
 const WRITE_BYTES: usize = 1 << 16;
@@ -40,8 +41,7 @@ enum Record {
     Wait(Wait),
 }
 
-/// What takes one place of the queue. Of a step all at once: a prompt's has more than the queue has places, and they come
-/// together when it is over.
+/// What is sent at once.
 enum Entry {
     One(Record),
     Step(Vec<Record>),
@@ -82,8 +82,8 @@ impl TimelineFile {
     pub(crate) fn begin(&mut self, engine: &mut Engine) -> Result<(), Failure> {
         let Some(open) = &mut self.0 else { return Ok(()) };
         let Some(file) = open.file.take() else { return Ok(()) };
-        let (sender, entries) = sync_channel(ENTRIES_MAX);
-        let recorder = Arc::new(Recorder::new(sender));
+        let (sender, entries) = channel();
+        let recorder = Arc::new(Recorder::new(sender, RECORDS_MAX));
         let writer = Writer::new(file, std::mem::take(&mut open.names));
         let shared = Arc::clone(&recorder);
         let thread = std::thread::Builder::new().name("timeline".into());
@@ -147,7 +147,11 @@ impl Open {
 
 /// What takes records from the threads that work.
 struct Recorder {
-    entries: SyncSender<Entry>,
+    entries: Sender<Entry>,
+    /// Records that are sent and not written.
+    waiting: AtomicUsize,
+    /// At most so many.
+    most: usize,
     /// Records that found no room.
     lost: AtomicU64,
     /// Whether the file is to be ended with what is in the queue.
@@ -158,15 +162,21 @@ struct Recorder {
 }
 
 impl Recorder {
-    fn new(entries: SyncSender<Entry>) -> Self {
-        let (lost, closing) = (AtomicU64::new(0), AtomicBool::new(false));
-        Recorder { entries, lost, closing, over: Mutex::new(false), changed: Condvar::new() }
+    fn new(entries: Sender<Entry>, most: usize) -> Self {
+        let (waiting, lost, closing) = (AtomicUsize::new(0), AtomicU64::new(0), AtomicBool::new(false));
+        Recorder { entries, waiting, most, lost, closing, over: Mutex::new(false), changed: Condvar::new() }
     }
 
     fn add(&self, entry: Entry) {
-        // Nobody takes them any more where the file was ended or could not be written.
-        if let Err(TrySendError::Full(entry)) = self.entries.try_send(entry) {
-            self.lost.fetch_add(entry.records().len() as u64, Ordering::Relaxed);
+        let records = entry.records().len();
+        let waiting = self.waiting.fetch_add(records, Ordering::Relaxed);
+        let has_room = waiting + records <= self.most;
+        if !has_room {
+            self.lost.fetch_add(records as u64, Ordering::Relaxed);
+        }
+        // Nobody takes it any more where the file was ended or could not be written: that is no loss.
+        if !has_room || self.entries.send(entry).is_err() {
+            self.waiting.fetch_sub(records, Ordering::Relaxed);
         }
     }
 
@@ -246,6 +256,7 @@ impl Writer {
                         self.flush()?;
                     }
                 }
+                recorder.waiting.fetch_sub(entry.records().len(), Ordering::Relaxed);
             }
             self.flush()?;
             if closing {
