@@ -31,7 +31,7 @@ impl ExpertHistory {
                 return none;
             }
         };
-        let mut name = "experts-".to_owned();
+        let mut name = target::EXPERT_HISTORIES.to_owned();
         for byte in &empty.identity[..8] {
             // Writing to a string cannot fail.
             let _ = write!(name, "{byte:02x}");

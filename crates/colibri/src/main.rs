@@ -36,21 +36,22 @@ mod work;
 
 use args::{Arguments, Command};
 use errors::Failure;
-use settings::{Definition, Manner, Surroundings};
+use settings::{Asked, Definition, Manner, Surroundings};
 use std::ffi::OsString;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let typed: Vec<OsString> = std::env::args_os().collect();
     let (definition, surroundings) = (Definition::of_program(), Surroundings::of_process());
-    let (arguments, origins) = match settings::read(&definition, &typed, &surroundings) {
+    let Asked { arguments, origins, paths } = match settings::read(&definition, &typed, &surroundings) {
         Ok(read) => read,
         Err(refusal) => return refusal.report(Manner::new(&definition, &typed, &surroundings)),
     };
     arguments.messages.color.decide();
     settings::put_in_force(origins);
     let json = arguments.command.json();
-    let logging = logging::start(&arguments.messages, arguments.command.models());
+    let logging = target::take_all(&paths)
+        .and_then(|()| logging::start(&arguments.messages, arguments.command.models()));
     let listening = interrupt::listen(json).map_err(|error| Failure::Io {
         what: "listening for Ctrl-C".into(),
         source: std::io::Error::other(error),

@@ -81,22 +81,63 @@ pub(crate) fn state_folder() -> Result<PathBuf, HomeDirError> {
     Ok(places.state_dir().unwrap_or_else(|| places.data_dir()).join("colibri"))
 }
 
-/// Files that this process writes, by what names them.
-static TAKEN: Mutex<Vec<(String, PathBuf)>> = Mutex::new(Vec::new());
+/// What was entered in chats, in the [state folder](state_folder).
+pub(crate) const CHAT_HISTORY: &str = "chat-history";
+/// How the names of histories of experts begin there.
+pub(crate) const EXPERT_HISTORIES: &str = "experts-";
+
+/// Flags that name a file to be written; every other path is one that is read.
+const OUTPUTS: [&str; 4] = ["--log-file", "--out", "--timeline", "--trace-routing"];
+
+/// A file that something writes to.
+#[derive(Clone)]
+struct Taken {
+    /// The flag or order that names it.
+    flag: String,
+    /// As it was given.
+    given: PathBuf,
+    /// Links followed.
+    file: PathBuf,
+}
+
+/// The files that this process writes.
+static TAKEN: Mutex<Vec<Taken>> = Mutex::new(Vec::new());
+
+/// Takes the files that a command line names, before the first of them is opened.
+///
+/// # Errors
+/// One is to be written that is also to be read, or that another flag names.
+pub(crate) fn take_all(named: &[(String, PathBuf)]) -> Result<(), Failure> {
+    let (outputs, inputs): (Vec<_>, Vec<_>) =
+        named.iter().partition(|(flag, _)| OUTPUTS.contains(&flag.as_str()));
+    for (flag, out) in outputs {
+        // What is wrong with a place is told by who writes there.
+        let Ok(file) = out.canonicalize().or_else(|_| fresh(flag, out)) else { continue };
+        if let Some((input, given)) = inputs.iter().find(|(_, input)| is_same(input, &file)) {
+            return Err(two_of_one((flag, out), (input, given)));
+        }
+        take(flag, out, &file)?;
+    }
+    Ok(())
+}
 
 /// Takes a place for a flag or an order; refused if another one has it.
 fn take(flag: &str, out: &Path, file: &Path) -> Result<(), Failure> {
     // Nothing that is done with the lock held can panic half way.
     let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
-    match taken.iter().find(|(_, other)| is_same(other, file)) {
-        Some((other, _)) if other != flag => {
-            let out = out.display();
-            return Err(Failure::Usage(format!("{flag} {out} and {other} {out} are one file; choose two")));
+    match taken.iter().find(|other| is_same(&other.file, file)) {
+        Some(other) if other.flag != flag => {
+            return Err(two_of_one((flag, out), (&other.flag, &other.given)));
         }
         Some(_) => {}
-        None => taken.push((flag.to_owned(), file.to_owned())),
+        None => taken.push(Taken { flag: flag.to_owned(), given: out.to_owned(), file: file.to_owned() }),
     }
     Ok(())
+}
+
+fn two_of_one((flag, given): (&str, &Path), (other, other_given): (&str, &Path)) -> Failure {
+    let (given, other_given) = (given.display(), other_given.display());
+    Failure::Usage(format!("{flag} {given} and {other} {other_given} are one file; choose two"))
 }
 
 /// Whether two places, links followed, are one file.
@@ -138,8 +179,19 @@ pub(crate) fn place(flag: &str, out: &Path, models: &[PathBuf]) -> Result<PathBu
             )));
         }
     }
+    if is_history(&file) {
+        return Err(refused("it is a history that colibri keeps by itself; choose another place"));
+    }
     take(flag, out, &file)?;
     Ok(file)
+}
+
+/// Whether a file is one of those that are kept from run to run without being named.
+fn is_history(file: &Path) -> bool {
+    let kept = state_folder().ok().and_then(|folder| folder.canonicalize().ok());
+    let name = file.file_name().unwrap_or_default().to_string_lossy();
+    kept.is_some_and(|kept| file.parent() == Some(&kept))
+        && (name == CHAT_HISTORY || name.starts_with(EXPERT_HISTORIES))
 }
 
 const NOT_A_FILE: &str = "a file name is expected";
@@ -191,8 +243,8 @@ mod tests {
         let roundabout = folder.path().join(".").join("one");
         for refused in [&one, &roundabout] {
             let message = place("--log-file", refused, &[]).unwrap_err().message();
-            let name = refused.display();
-            assert_eq!(message, format!("--log-file {name} and --out {name} are one file; choose two"));
+            let (name, one) = (refused.display(), one.display());
+            assert_eq!(message, format!("--log-file {name} and --out {one} are one file; choose two"));
         }
         place("--log-file", &other, &[]).unwrap();
         fs::write(&one, "").unwrap();
@@ -212,6 +264,51 @@ mod tests {
             assert!(!is_refused("--out"));
         }
         place("/save", &link, &[]).unwrap();
+    }
+
+    #[test]
+    fn what_is_read_is_not_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let [input, new] = ["input", "new"].map(|name| folder.path().join(name));
+        fs::write(&input, "").unwrap();
+        let named = |flags: [(&str, &PathBuf); 3]| {
+            take_all(&flags.map(|(flag, path)| (flag.to_owned(), path.clone())))
+        };
+        named([("--load", &input), ("--trace", &input), ("--timeline", &new)]).unwrap();
+        for output in OUTPUTS {
+            let flags = [("--trace", &new), (output, &input), ("--config", &input)];
+            let message = named(flags).unwrap_err().message();
+            let input = input.display();
+            assert_eq!(message, format!("{output} {input} and --config {input} are one file; choose two"));
+        }
+        assert!(named([("--model", &new), ("--log-file", &new), ("--load", &new)]).is_err());
+    }
+
+    /// A new path is either put into the list of outputs, or it is read.
+    #[test]
+    fn every_path_of_the_command_line_is_read_or_written() {
+        let definition = crate::settings::Definition::of_program();
+        let mut paths: Vec<_> = definition.paths().collect();
+        paths.sort();
+        paths.dedup();
+        paths.retain(|name| !OUTPUTS.contains(&name.as_str()));
+        let read = [
+            "--before",
+            "--compare",
+            "--config",
+            "--golden",
+            "--inputs",
+            "--load",
+            "--mirror",
+            "--model",
+            "--profile",
+            "--text",
+            "--trace",
+            "CHAT",
+            "PLACES",
+            "TRACES",
+        ];
+        assert_eq!(paths, read);
     }
 
     #[test]

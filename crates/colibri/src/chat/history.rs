@@ -23,7 +23,7 @@ impl History {
     /// data if the platform has no such place.
     pub(crate) fn kept() -> Self {
         match target::state_folder() {
-            Ok(folder) => History { file: Some(folder.join("chat-history")) },
+            Ok(folder) => History { file: Some(folder.join(target::CHAT_HISTORY)) },
             Err(error) => {
                 report::tell(&format!(
                     "note: no history is kept: {error}; --no-history says that none is wanted"

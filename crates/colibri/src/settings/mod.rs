@@ -27,8 +27,9 @@ pub(crate) use template::template;
 use crate::args::Arguments;
 use crate::errors::Failure;
 use catalog::{MARKS, Marks, is_switch};
-use clap::{ArgAction, ArgMatches, Command, CommandFactory as _, FromArgMatches as _};
+use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory as _, FromArgMatches as _};
 use file::Entry;
+use std::any::TypeId;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -167,6 +168,25 @@ impl Definition {
         (1..arguments.len()).find(complete).map_or(arguments.len(), |at| at + 1)
     }
 
+    /// The names of all flags that name files or directories.
+    #[cfg(test)]
+    pub(crate) fn paths(&self) -> impl Iterator<Item = String> {
+        let arguments = self.root.get_subcommands().flat_map(Command::get_arguments);
+        arguments.filter(|arg| is_path(arg)).map(spelled)
+    }
+
+    /// The files and directories that are named, by their flags.
+    fn paths_in(&self, matches: &ArgMatches) -> Vec<(String, PathBuf)> {
+        let Some((name, given)) = matches.subcommand() else { return Vec::new() };
+        let command = self.root.find_subcommand(name).into_iter();
+        let arguments = command.flat_map(Command::get_arguments).filter(|arg| is_path(arg));
+        let values = |arg: &Arg| {
+            let values = given.try_get_many::<PathBuf>(arg.get_id().as_str()).ok().flatten();
+            values.into_iter().flatten().map(|path| (spelled(arg), path.clone())).collect::<Vec<_>>()
+        };
+        arguments.flat_map(values).collect()
+    }
+
     /// The parser's judgement of everything together; `strict` asks for required arguments too.
     ///
     /// # Errors
@@ -195,7 +215,7 @@ fn tells_about_the_file(command: &str, typed: &ArgMatches) -> bool {
 /// A switch is also taken with a value, as in `--json=false`: so the command line can switch off what a file or a
 /// variable switched on.
 fn with_values(root: Command, marks: Marks<'_>) -> Command {
-    let switch = |arg: clap::Arg| {
+    let switch = |arg: Arg| {
         let setting =
             arg.get_long().is_some_and(|name| !marks.not_settings.iter().any(|list| list.contains(&name)));
         if !(setting && is_switch(&arg) && matches!(arg.get_action(), ArgAction::SetTrue)) {
@@ -220,7 +240,16 @@ fn for_all(root: Command, change: impl Fn(Command) -> Command) -> Command {
     names.iter().fold(change(root), |root, name| root.mut_subcommand(name, &change))
 }
 
-/// What the program was asked to do, and where its settings come from.
+/// What the program was asked to do.
+pub(crate) struct Asked {
+    pub(crate) arguments: Arguments,
+    /// Where its settings come from.
+    pub(crate) origins: Origins,
+    /// All files and directories that are named, by their flags; the configuration file among them.
+    pub(crate) paths: Vec<(String, PathBuf)>,
+}
+
+/// What the program was asked to do, with what is said elsewhere than on the command line.
 ///
 /// # Errors
 /// What cannot be honoured; also a question for help.
@@ -228,7 +257,7 @@ pub(crate) fn read(
     definition: &Definition,
     arguments: &[OsString],
     surroundings: &Surroundings,
-) -> Result<(Arguments, Origins), Refusal> {
+) -> Result<Asked, Refusal> {
     // Help and errors are shown by the plain definition, where a switch is a switch.
     let plain = Arguments::command().try_get_matches_from(arguments).err();
     if let Some(answer) = plain.as_ref().and_then(Refusal::answer) {
@@ -241,7 +270,20 @@ pub(crate) fn read(
         (effective, _) => effective?,
     };
     let mut matches = definition.judged(&effective, true)?;
-    Ok((Arguments::from_arg_matches_mut(&mut matches)?, effective.rows.origins()))
+    let mut paths = definition.paths_in(&matches);
+    paths.extend(effective.place.path().map(|path| ("--config".to_owned(), path.to_owned())));
+    let arguments = Arguments::from_arg_matches_mut(&mut matches)?;
+    Ok(Asked { arguments, origins: effective.rows.origins(), paths })
+}
+
+/// Whether an argument names files or directories.
+fn is_path(arg: &Arg) -> bool {
+    arg.get_value_parser().type_id() == TypeId::of::<PathBuf>()
+}
+
+/// How an argument is called.
+fn spelled(arg: &Arg) -> String {
+    arg.get_long().map_or_else(|| arg.get_id().as_str().to_uppercase(), |long| format!("--{long}"))
 }
 
 static IN_FORCE: OnceLock<Origins> = OnceLock::new();

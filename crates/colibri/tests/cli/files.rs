@@ -1,5 +1,5 @@
 //! `logits` and `trace`: the files equal the goldens, and are written where and how it was promised.
-use crate::common::{TensorFile, colibri, colibri_with, data, distance, golden, listed, model_copy, text_of};
+use crate::common::{TensorFile, colibri, data, distance, golden, listed, model_copy, text_of};
 use half::bf16;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize_to_file};
 use std::fs;
@@ -272,41 +272,4 @@ fn only_regular_files_are_replaced() {
     run(&link).good();
     assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
     assert_eq!(TensorFile::open(&file).shape("logits"), [1, 4096]);
-}
-
-/// Every pair of flags that name a file to write.
-#[test]
-fn two_outputs_are_two_files() {
-    let place = tempfile::tempdir().unwrap();
-    let same = text_of(&place.path().join("same")).to_owned();
-    let records = ["log-file", "trace-routing", "timeline"];
-    let out = ["log-file", "out"];
-    let commands: [(&[&str], &[&str]); 6] = [
-        (&["run", "Once", "--max-tokens", "1"], &records),
-        (&["chat"], &records),
-        (&["bench", "decode", "--repeats", "1", "--bytes", "16MB", "--tokens", "1"], &records),
-        (&["logits", "Once"], &out),
-        (&["trace", "Once", "--layers", "1"], &out),
-        (&["tune", "--sweep", "threads", "--tokens", "1", "--repeats", "4"], &out),
-    ];
-    for (command, flags) in commands {
-        for (at, first) in flags.iter().enumerate() {
-            for second in &flags[at + 1..] {
-                fs::write(&same, "kept").unwrap();
-                let both = [format!("--{first}={same}"), format!("--{second}={same}")];
-                let line: Vec<&str> =
-                    command.iter().copied().chain(both.iter().map(String::as_str)).collect();
-                let (_, message) = colibri(&[&line[..], &["--json"]].concat()).error(2);
-                let named = [first, second].iter().all(|flag| message.contains(&format!("--{flag} {same}")));
-                assert!(named && message.ends_with("are one file; choose two"), "{line:?}: {message}");
-                assert_eq!(fs::read_to_string(&same).unwrap(), "kept", "{line:?}");
-            }
-        }
-    }
-    let page = text_of(&place.path().join("colibri.1")).to_owned();
-    let pages = colibri(&["man", "--out", text_of(place.path()), "--log-file", &page]);
-    assert!(pages.code == 2 && pages.stderr.contains("are one file; choose two"), "{}", pages.stderr);
-    let chat = colibri_with(&["chat", "--log-file", &same], &format!("/save {same}\n"));
-    let refused = format!("/save {same} and --log-file {same} are one file; choose two");
-    assert!(chat.stderr.contains(&refused), "{}", chat.stderr);
 }

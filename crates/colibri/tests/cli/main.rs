@@ -21,6 +21,7 @@ mod inspect;
 #[cfg(unix)]
 mod interrupt;
 mod logging;
+mod outputs;
 mod pipes;
 mod plan;
 #[cfg(unix)]
