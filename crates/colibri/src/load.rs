@@ -337,8 +337,8 @@ pub(crate) fn streaming(model: &Model, args: &EngineArgs) -> Result<(Streaming, 
     Ok((streaming, notes))
 }
 
-/// A folder that stands for `/` where Linux tells of memory, so that tests can make it short or plentiful. No setting: it stands
-/// in no file and `colibri config` does not show it.
+/// A folder that stands for `/` where the governor, `tune` and `bench` look for short memory and paging, so that tests can make
+/// both. No setting: it stands in no file and `colibri config` does not show it.
 const PRESSURE_VARIABLE: &str = "COLIBRI_TEST_PRESSURE";
 
 /// The folder below which Linux tells of memory.

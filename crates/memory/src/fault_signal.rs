@@ -137,8 +137,8 @@ impl Pages {
         Some((address - self.first.as_ptr() as usize) as u64)
     }
 
-    /// Puts the file in the place of the zeros, which stay if that fails. Elsewhere first: a file system that refuses (one of a
-    /// network that has lost the file) does so after what was there has gone.
+    /// Puts the file in the place of the zeros, which stay if it cannot be mapped. Elsewhere first: a file system that refuses
+    /// (one of a network that has lost the file) does so after what was there has gone.
     fn map_again(&self) -> io::Result<()> {
         // SAFETY: the system chooses a place where nothing is.
         let new = unsafe { map(ptr::null_mut(), self.bytes, libc::MAP_SHARED, self.file.as_raw_fd()) }?;
@@ -268,7 +268,8 @@ fn elsewhere(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc
 mod tests {
     use super::*;
 
-    /// A file that can only be written cannot be mapped to be read: it stands for one that a file system has lost.
+    /// A file that can only be written cannot be mapped to be read. It is refused before anything is unmapped, so this shows that
+    /// the fault is not forgotten; a file system that refuses later is not to be had here.
     #[test]
     fn a_file_that_cannot_be_mapped_again_leaves_zeros_and_the_fault() {
         const BYTES: usize = 100_000;

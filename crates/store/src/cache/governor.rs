@@ -164,7 +164,7 @@ impl ExpertCache {
                 && !std::mem::replace(&mut governor.refused, true)
             {
                 tracing::warn!(
-                    "the system does not take the memory of slots that are given back: the cache is smaller for nothing"
+                    "the memory of slots that are given back cannot be freed: the cache is smaller for nothing"
                 );
             }
         }
