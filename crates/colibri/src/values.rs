@@ -2,7 +2,7 @@
 //! command line adds the flag's name.
 use crate::settings::PROFILE_SETTINGS;
 use engine::sampler::{BIAS_MAX, LOGPROBS_MAX, PENALTY_MAX, REPETITION_MAX, REPETITION_MIN};
-use memory::CacheSize;
+use memory::{CacheSize, MemoryError};
 use models::Dense;
 use ops::Activations;
 use std::ops::RangeInclusive;
@@ -75,7 +75,7 @@ pub(crate) fn slots(text: &str) -> Result<CacheSizes, String> {
     let size = |part: &str| {
         let part = part.trim();
         let experts = if part.bytes().all(|byte| byte.is_ascii_digit()) { "x" } else { "" };
-        format!("{part}{experts}").parse().map_err(|error: memory::MemoryError| error.to_string())
+        format!("{part}{experts}").parse().map_err(|error: MemoryError| error.to_string())
     };
     text.split(',').map(size).collect::<Result<_, _>>().map(CacheSizes)
 }
@@ -206,30 +206,28 @@ pub(crate) fn tune_repeats(text: &str) -> Result<u32, String> {
 /// Memory that is gone through.
 pub(crate) fn bench_bytes(text: &str) -> Result<u64, String> {
     let expected = "expected bytes from 16MB to 1TB, such as 1GB or 512MiB";
-    match text.parse() {
-        Ok(CacheSize::Bytes(bytes)) if (16_000_000..=1_000_000_000_000).contains(&bytes) => Ok(bytes),
-        Ok(_) => Err(expected.into()),
-        Err(error) => Err(format!("{error}; {expected}")),
-    }
+    bytes_within(text, 16_000_000..=1_000_000_000_000, expected)
 }
 
 /// Memory of a machine.
 pub(crate) fn memory(text: &str) -> Result<u64, String> {
-    bytes_within(text, 1 << 28, "expected bytes from 256MiB on, such as 64GB")
+    bytes_within(text, 1 << 28..=u64::MAX, "expected bytes from 256MiB on, such as 64GB")
 }
 
 /// Bytes a second of a drive.
 pub(crate) fn rate(text: &str) -> Result<u64, String> {
     let expected = "expected bytes a second from 1MB/s on, such as 7GB/s or 500MB/s";
     let bytes = text.strip_suffix("/s").ok_or_else(|| expected.to_owned())?;
-    bytes_within(bytes, 1_000_000, expected)
+    bytes_within(bytes, 1_000_000..=u64::MAX, expected)
 }
 
-fn bytes_within(text: &str, least: u64, expected: &str) -> Result<u64, String> {
+/// Bytes with a unit, as those of a cache, whose shares and numbers of experts mean nothing here.
+fn bytes_within(text: &str, range: RangeInclusive<u64>, expected: &str) -> Result<u64, String> {
+    let of_cache = text.trim_end().ends_with(['%', 'x', 'X']);
     match text.parse() {
-        Ok(CacheSize::Bytes(bytes)) if bytes >= least => Ok(bytes),
-        Ok(_) => Err(expected.to_owned()),
-        Err(error) => Err(format!("{error}; {expected}")),
+        Ok(CacheSize::Bytes(bytes)) if range.contains(&bytes) => Ok(bytes),
+        Err(MemoryError::CacheSize { reason, .. }) if !of_cache => Err(format!("{reason}; {expected}")),
+        _ => Err(expected.to_owned()),
     }
 }
 
@@ -364,12 +362,28 @@ mod tests {
     fn a_machine_is_described_in_bytes() {
         assert_eq!((memory("64GB").unwrap(), memory("256MiB").unwrap()), (64_000_000_000, 1 << 28));
         assert_eq!((rate("7GB/s").unwrap(), rate("1.5 MB/s").unwrap()), (7_000_000_000, 1_500_000));
-        for bad in ["64", "25%", "all", "40x", "255MiB", "-1GB", ""] {
-            assert!(memory(bad).is_err(), "{bad}");
+        let expected = "expected bytes from 256MiB on, such as 64GB";
+        for bad in ["0%", "25%", "all", "0x", "40x", "1.5X", "255MiB"] {
+            assert_eq!(memory(bad).unwrap_err(), expected, "{bad}");
         }
-        for bad in ["7GB", "7", "0.9MB/s", "25%/s", "/s", "7GB/h"] {
-            assert!(rate(bad).unwrap_err().contains("such as 7GB/s"), "{bad}");
+        for (bad, why) in [
+            ("64", "the unit is missing"),
+            ("64G", "\"g\" is not a unit (did you mean GB or GiB?)"),
+            ("-1GB", "it does not start with a number"),
+            ("", "it does not start with a number"),
+            ("99999999TiB", "it is more than any machine can address"),
+        ] {
+            assert_eq!(memory(bad).unwrap_err(), format!("{why}; {expected}"), "{bad}");
         }
+        for bad in ["7GB", "7", "7/s", "0.9MB/s", "25%/s", "40x/s", "all/s", "/s", "7GB/h"] {
+            let error = rate(bad).unwrap_err();
+            assert!(
+                error.ends_with("expected bytes a second from 1MB/s on, such as 7GB/s or 500MB/s"),
+                "{bad}"
+            );
+            assert!(!error.contains("cache") && !error.contains("experts"), "{error}");
+        }
+        assert!(rate("7/s").unwrap_err().starts_with("the unit is missing; expected bytes a second"));
     }
 
     #[test]
