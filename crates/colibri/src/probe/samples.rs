@@ -168,41 +168,49 @@ impl Watch {
     /// It ends; `idle` of its time it waited for a disk. It works on so many threads.
     pub(crate) fn stop(self, threads: usize, idle: Duration) -> Sample {
         let wall = self.start.elapsed();
-        let after = system::counts();
-        judged((self.before, after), self.paging, wall, threads, idle)
+        Repeat { before: self.before, after: system::counts(), wall, threads, idle }.judged(self.paging)
     }
 }
 
-fn judged(
-    (before, after): (Counts, Counts),
-    paging: Paging,
+/// A repeat that is over.
+#[derive(Clone, Copy)]
+struct Repeat {
+    before: Counts,
+    after: Counts,
     wall: Duration,
     threads: usize,
+    /// How long of that a disk was waited for.
     idle: Duration,
-) -> Sample {
-    let cores = wall.as_secs_f64() * threads as f64;
-    let share = |before: Option<Duration>, after: Option<Duration>| {
-        Some(after?.saturating_sub(before?).as_secs_f64() / cores)
-    };
-    let (cpu, waited) = (share(before.cpu, after.cpu), share(before.waited, after.waited));
-    // Who computes with mapped weights waits for a disk, too, and nobody counts how long.
-    let mapped = paging == Paging::Swapped;
-    let lacked = match (cpu, waited) {
-        // Threads of our own may wait for each other's cores: then all cores are ours. Where a disk is waited for they are
-        // not, but readers and workers still meet on them: then others must have been there.
-        (Some(cpu), Some(waited)) => {
-            let others = share(before.others, after.others).filter(|_| mapped || !idle.is_zero());
-            waited > WAITED_MOST && cpu < HAD_LEAST && others.is_none_or(|others| others > WAITED_MOST)
-        }
-        (None, Some(waited)) => waited > WAITED_MOST,
-        (Some(cpu), None) => !mapped && cpu < HAD_LEAST * (1.0 - idle.as_secs_f64() / wall.as_secs_f64()),
-        (None, None) => false,
-    };
-    let paged = match (paging.count(before), paging.count(after)) {
-        (Some(before), Some(after)) => after.saturating_sub(before) > PAGES_MOST,
-        _ => false,
-    };
-    Sample { seconds: wall.as_secs_f64(), cpu_share: cpu, paged, disturbed: lacked || paged }
+}
+
+impl Repeat {
+    /// What it was worth, where such pages are a disturbance.
+    fn judged(self, paging: Paging) -> Sample {
+        let Repeat { before, after, wall, threads, idle } = self;
+        let cores = wall.as_secs_f64() * threads as f64;
+        let share = |before: Option<Duration>, after: Option<Duration>| {
+            Some(after?.saturating_sub(before?).as_secs_f64() / cores)
+        };
+        let (cpu, waited) = (share(before.cpu, after.cpu), share(before.waited, after.waited));
+        // Who computes with mapped weights waits for a disk, too, and nobody counts how long.
+        let mapped = paging == Paging::Swapped;
+        let lacked = match (cpu, waited) {
+            // Threads of our own may wait for each other's cores: then all cores are ours. Where a disk is waited for they are
+            // not, but readers and workers still meet on them: then others must have been there.
+            (Some(cpu), Some(waited)) => {
+                let others = share(before.others, after.others).filter(|_| mapped || !idle.is_zero());
+                waited > WAITED_MOST && cpu < HAD_LEAST && others.is_none_or(|others| others > WAITED_MOST)
+            }
+            (None, Some(waited)) => waited > WAITED_MOST,
+            (Some(cpu), None) => !mapped && cpu < HAD_LEAST * (1.0 - idle.as_secs_f64() / wall.as_secs_f64()),
+            (None, None) => false,
+        };
+        let paged = match (paging.count(before), paging.count(after)) {
+            (Some(before), Some(after)) => after.saturating_sub(before) > PAGES_MOST,
+            _ => false,
+        };
+        Sample { seconds: wall.as_secs_f64(), cpu_share: cpu, paged, disturbed: lacked || paged }
+    }
 }
 
 /// Processor time of the thread that asks; None where the system does not tell.
@@ -376,7 +384,7 @@ mod tests {
             let zero = seconds(0);
             let before = Counts { cpu: zero, waited: zero, others: zero, faults: Some(0), swaps: Some(0) };
             let (wall, idle) = (Duration::from_secs(10), Duration::from_secs(idle));
-            judged((before, after), Paging::Any, wall, 2, idle).disturbed
+            Repeat { before, after, wall, threads: 2, idle }.judged(Paging::Any).disturbed
         };
         let judge = |cpu, waited, pages| judged_with(cpu, waited, None, pages, 5);
         assert!(!judge(seconds(12), seconds(1), Some(64)), "threads that wait for a disk take no core");
@@ -395,9 +403,12 @@ mod tests {
     #[test]
     fn pages_of_mapped_weights_are_no_sign_of_short_memory() {
         let counts = |faults, swaps| Counts { faults: Some(faults), swaps: Some(swaps), ..Counts::default() };
+        let second = |before, after| {
+            let (wall, idle) = (Duration::from_secs(1), Duration::ZERO);
+            Repeat { before, after, wall, threads: 2, idle }
+        };
         let judge = |paging, faults, swaps| {
-            let both = (counts(1000, 1000), counts(1000 + faults, 1000 + swaps));
-            let sample = judged(both, paging, Duration::from_secs(1), 2, Duration::ZERO);
+            let sample = second(counts(1000, 1000), counts(1000 + faults, 1000 + swaps)).judged(paging);
             assert_eq!(sample.disturbed, sample.paged);
             sample.paged
         };
@@ -405,13 +416,11 @@ mod tests {
         assert!(judge(read, PAGES_MOST + 1, 0) && !judge(mapped, 1_000_000, PAGES_MOST));
         assert!(judge(read, 0, PAGES_MOST + 1) && judge(mapped, 0, PAGES_MOST + 1));
         assert!(judge(read, PAGES_MOST, 1) && !judge(read, PAGES_MOST, 0));
-        let unknown = (counts(0, 0), Counts { faults: Some(1_000_000), ..Counts::default() });
-        assert!(!judged(unknown, mapped, Duration::from_secs(1), 2, Duration::ZERO).paged);
+        let unknown = second(counts(0, 0), Counts { faults: Some(1_000_000), ..Counts::default() });
+        assert!(!unknown.judged(mapped).paged);
         // Where nothing tells how long threads waited for a core, it may have been for a page.
         let half = |cpu| Counts { cpu: Some(Duration::from_millis(cpu)), ..counts(0, 0) };
-        let disturbed = |paging| {
-            judged((half(0), half(1000)), paging, Duration::from_secs(1), 2, Duration::ZERO).disturbed
-        };
+        let disturbed = |paging| second(half(0), half(1000)).judged(paging).disturbed;
         assert!(disturbed(read) && !disturbed(mapped));
     }
 
