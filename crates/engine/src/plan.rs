@@ -120,6 +120,8 @@ pub struct Plan {
     pub notes: Vec<String>,
     /// Every storage of dense weights that could be asked for, with the bytes of the smallest plan in it.
     pub choices: Vec<(Dense, u64)>,
+    /// Whether weights are packed while they are loaded in any of these: each thread that packs takes memory.
+    pub packs: bool,
 }
 
 impl Plan {
@@ -129,18 +131,25 @@ impl Plan {
         total(&self.items)
     }
 
-    /// Bytes of mapped weights for which the rest of the plan leaves no room in `usable` bytes: so many at least must be read
-    /// again in every step, for a step needs them all.
+    /// Bytes of mapped weights for which the rest of the plan leaves no room in `available` bytes: about so many at least are
+    /// read again in every step, for a step needs them all. What stays free for everything else is room for them, too: the system
+    /// keeps files there until somebody else wants it.
     #[must_use]
-    pub fn mapped_without_room(&self, usable: u64) -> u64 {
+    pub fn mapped_without_room(&self, available: u64) -> u64 {
         let needed = self.bytes().saturating_add(self.dense.mapped);
-        needed.saturating_sub(usable).min(self.dense.mapped)
+        needed.saturating_sub(available).min(self.dense.mapped)
     }
 
     /// Whether every expert has its slot.
     #[must_use]
     pub fn all_resident(&self) -> bool {
         self.slab.as_ref().is_some_and(|s| s.slots() >= self.experts)
+    }
+
+    /// Whether experts come and go: there are fewer slots than experts.
+    #[must_use]
+    pub fn is_streamed(&self) -> bool {
+        self.slab.is_some() && !self.all_resident()
     }
 }
 
@@ -179,6 +188,7 @@ pub fn plan(
                 plan = better.unwrap_or(plan);
             }
             plan.choices = smallest(request, (context, cache, limits.total), &sizes);
+            plan.packs = sizes.iter().any(|(_, sizes)| !sizes.dense.packed.is_empty());
             plan.notes.splice(0..0, choices_made(family, request, &plan, &choices));
             tell(&plan, limits);
             return Ok(plan);
@@ -295,13 +305,15 @@ fn finish(
     let rest = sizes.items(request, context, None);
     let left = limits.usable().saturating_sub(total(&rest));
     // Mapped weights are wanted for every token, so slots that nobody asked for take what those leave, down to the least.
-    let least =
-        sizes.least_slots(request, (Cache::Useful, limits.total)).map_or(0, |slab| slab.bytes_committed());
+    let least = sizes.smallest(request, context, (Cache::Useful, limits.total)).saturating_sub(total(&rest));
     let mapped = if request.expert_cache.is_none() { sizes.dense.mapped } else { 0 };
     let left = left.saturating_sub(mapped).max(least.min(left));
     let slab = match catalog {
         None => None,
-        Some(catalog) => Some(slots(request, limits, (&rest, left), catalog, &mut notes)?),
+        Some(catalog) => {
+            let room = Room { rest: &rest, left, tables_of_all: sizes.tables_of_all() };
+            Some(slots(request, limits, room, catalog, &mut notes)?)
+        }
     };
     Ok(Plan {
         options: LoadOptions { dense, ..request.options.clone() },
@@ -317,20 +329,36 @@ fn finish(
         slab,
         notes,
         choices: Vec::new(),
+        packs: false,
     })
+}
+
+/// Where slots go.
+#[derive(Clone, Copy)]
+struct Room<'a> {
+    /// All other items, the tables as where experts come and go.
+    rest: &'a [(String, u64)],
+    /// What these leave.
+    left: u64,
+    /// What the tables take of that where all experts stay.
+    tables_of_all: u64,
 }
 
 /// The slots asked for, cut to what is left; or all that is left.
 fn slots(
     request: &Request,
     limits: Limits,
-    (rest, left): (&[(String, u64)], u64),
+    room: Room<'_>,
     catalog: &Catalog,
     notes: &mut Vec<String>,
 ) -> Result<SlabPlan, PlanError> {
+    let Room { rest, left, tables_of_all } = room;
     let taken = total(rest);
     let (payload, experts) = (catalog.layout().slot_bytes(), catalog.experts());
-    let most = SlabPlan::fitting(left, payload, experts)?;
+    let mut most = SlabPlan::fitting(left, payload, experts)?;
+    if most.slots() == experts && most.bytes_committed().saturating_add(tables_of_all) > left {
+        most = SlabPlan::fitting(left, payload, experts - 1)?;
+    }
     let Some(asked) = request.expert_cache else { return Ok(most) };
     let wanted = asked.plan(payload, experts, limits.total)?;
     if wanted.slots() <= most.slots() {

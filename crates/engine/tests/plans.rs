@@ -143,27 +143,24 @@ fn the_most_exact_packing_that_fits_is_chosen() {
     // The cache that was asked for comes first: it is cut only where no packing leaves room for it.
     let needs = Dense::ALL.map(|dense| least(dense).bytes());
     assert!(needs[0] > needs[1] && needs[1] > needs[2], "{needs:?}");
-    // Before the slots are known the tables are taken to be as large as they can become.
-    let tables = (u64::from(EXPERTS) - 32) * 8;
     for (dense, need) in Dense::ALL.into_iter().zip(needs) {
-        let plan = made(&request, usable(need + tables));
-        assert_eq!(plan.options.dense, dense);
-        assert!(plan.bytes() <= need + tables, "{dense:?}");
+        let plan = made(&request, usable(need));
+        assert_eq!((plan.options.dense, plan.bytes()), (dense, need));
         let note = match dense {
             Dense::Bf16 => "dense weights: bf16, as stored".to_owned(),
             _ => format!("dense weights: packed to {}, since memory is short", dense.name()),
         };
         assert!(plan.notes[0].starts_with(&note), "{:?}", plan.notes);
     }
-    let cut = made(&request, usable(needs[2] + tables - 1));
+    let cut = made(&request, usable(needs[2] - 1));
     assert_eq!((cut.options.dense, cut.slab.unwrap().slots()), (Dense::Int4, 3));
     let needs = needs.map(|need| need - 3 * SLOT);
     let sum = does_not_fit(&request, usable(needs[2] - 1));
     assert_eq!(sum.limits.usable(), needs[2] - 1);
-    assert_eq!(sum.choices, [0, 1, 2].map(|i| (Dense::ALL[i], needs[i] + tables)));
+    assert_eq!(sum.choices, [0, 1, 2].map(|i| (Dense::ALL[i], needs[i])));
     // One that is asked for is never replaced.
     let fixed = Request { dense: Some(Dense::Bf16), ..request.clone() };
-    let sum = does_not_fit(&fixed, usable(needs[1] + tables));
+    let sum = does_not_fit(&fixed, usable(needs[1]));
     assert_eq!(sum.items.iter().map(|i| i.1).sum::<u64>(), needs[0]);
     let text = sum.to_string();
     for line in [
@@ -212,7 +209,7 @@ fn a_cache_is_given_as_asked_or_cut_with_a_note() {
         let plan = made(&with(cache), roomy);
         assert_eq!((slots(&plan), plan.notes.len()), (expected, 0), "{cache}: {:?}", plan.notes);
     }
-    let rest = made(&with(CacheSize::All), roomy).bytes() - u64::from(EXPERTS) * SLOT;
+    let rest = made(&with(CacheSize::Slots(1)), roomy).bytes() - SLOT;
     for (room, expected) in [(SLOT, 1), (9 * SLOT + 5, 9), (255 * SLOT, 255)] {
         let limits = usable(rest + room);
         for cache in [CacheSize::All, CacheSize::Bytes(1 << 32), CacheSize::PercentOfMemory(90.0)] {
@@ -245,9 +242,18 @@ fn the_cache_takes_what_is_left() {
     let request = Request { context: Some(64), dense: Some(Dense::Int8), ..request() };
     let all = made(&request, usable(1 << 30));
     assert_eq!(all.slab.unwrap().slots(), EXPERTS);
-    let rest = all.bytes() - u64::from(EXPERTS) * SLOT;
-    assert_eq!(made(&request, usable(rest + 8 * SLOT)).slab.unwrap().slots(), 8);
+    // The tables know all experts then, and otherwise those of a layer.
+    let tables = u64::from(EXPERTS - 32) * 8;
+    let rest = all.bytes() - u64::from(EXPERTS) * SLOT - tables;
+    let least = made(&request, usable(rest + 8 * SLOT));
+    assert_eq!((least.slab.unwrap().slots(), least.bytes()), (8, rest + 8 * SLOT));
+    assert_eq!(least.choices[1], (Dense::Int8, least.bytes()));
     does_not_fit(&request, usable(rest + 8 * SLOT - 1));
+    for (usable_bytes, slots) in [(all.bytes(), EXPERTS), (all.bytes() - 1, EXPERTS - 1)] {
+        let plan = made(&request, usable(usable_bytes));
+        assert_eq!(plan.slab.unwrap().slots(), slots);
+        assert!(plan.bytes() <= usable_bytes && plan.is_streamed() == (slots < EXPERTS));
+    }
 }
 
 #[test]
@@ -262,10 +268,7 @@ fn the_context_is_chosen_or_refused() {
     assert_eq!(plan.context, 4096);
     assert!(plan.notes.contains(&"context: 4096 positions".to_owned()), "{:?}", plan.notes);
     // It is halved until it fits, and the least is 256.
-    let need = |context| {
-        let plan = made(&with(Some(context)), usable(1 << 30));
-        plan.bytes() + (u64::from(EXPERTS) - 32) * 8
-    };
+    let need = |context| made(&with(Some(context)), usable(1 << 30)).bytes();
     for context in [2048, 1024, 256] {
         assert_eq!(made(&with(None), usable(need(context))).context, context);
         assert_eq!(made(&with(None), usable(need(context * 2) - 1)).context, context);
@@ -408,7 +411,7 @@ fn a_refusal_names_the_number_that_would_do() {
     };
     let need = |context, chunk| {
         let request = Request { context: Some(context), chunk: Some(chunk), ..base.clone() };
-        made(&request, usable(1 << 30)).bytes() + (u64::from(EXPERTS) - 32) * 8
+        made(&request, usable(1 << 30)).bytes()
     };
     for (context, chunk, limit, expected) in [
         (4096, 1, need(1024, 1), "--context 1024"),

@@ -106,21 +106,26 @@ impl Sizes {
         items
     }
 
-    /// Four bytes a block of every sequence, eight an expert: of one layer, or of all where all experts stay (which is
-    /// also assumed before the slots are known).
+    /// Four bytes a block of every sequence, and an entry for each expert: of one layer, or of all where all experts stay (which
+    /// is not assumed before the slots are known).
     fn table_bytes(&self, blocks: u32, slab: Option<&SlabPlan>) -> u64 {
         let experts = match (self.slot, slab) {
             (None, _) => 0,
-            (Some((_, experts)), Some(slab)) if slab.slots() < experts => self.experts_per_layer,
-            (Some((_, experts)), _) => experts,
+            (Some((_, experts)), Some(slab)) if slab.slots() >= experts => experts,
+            (Some(_), _) => self.experts_per_layer,
         };
-        u64::from(blocks) * 4 + u64::from(experts) * 8
+        u64::from(blocks) * 4 + u64::from(experts) * BYTES_OF_AN_ENTRY
+    }
+
+    /// What the tables take more where all experts stay.
+    pub(super) fn tables_of_all(&self) -> u64 {
+        let more = self.slot.map_or(0, |(_, experts)| experts.saturating_sub(self.experts_per_layer));
+        self.copies.saturating_mul(u64::from(more) * BYTES_OF_AN_ENTRY)
     }
 
     /// Bytes with the least slots of such a cache; `memory` is the machine's.
     pub(super) fn smallest(&self, request: &Request, context: u32, (cache, memory): (Cache, u64)) -> u64 {
-        let rest = total(&self.items(request, context, None));
-        rest.saturating_add(self.least_slots(request, (cache, memory)).map_or(0, |s| s.bytes_committed()))
+        total(&self.items(request, context, self.least_slots(request, (cache, memory)).as_ref()))
     }
 
     pub(super) fn least_slots(&self, request: &Request, (cache, memory): (Cache, u64)) -> Option<SlabPlan> {
@@ -136,6 +141,9 @@ impl Sizes {
 
 /// The oracle's copies of an op's input and result, at most: as they are, prepared, by row, in order.
 pub(super) const COPIES_OF_AN_OP: u64 = 4;
+
+/// Of a table: where an expert is.
+const BYTES_OF_AN_ENTRY: u64 = 8;
 
 /// A tensor's name, place and shape, and its share of the sorted table, measured at half a million tensors.
 const BYTES_OF_A_TENSOR: u64 = 250;
@@ -187,8 +195,13 @@ mod tests {
             for bytes in [weights, buffers, arena, largest, tensors] {
                 prop_assert!(total(&items) >= bytes);
             }
-            let smallest = sizes.smallest(&request, context, (Cache::Useful, memory));
-            prop_assert!(smallest >= total(&items));
+            for cache in [Cache::Useful, Cache::OneSlot] {
+                let slab = sizes.least_slots(&request, (cache, memory));
+                let items = sizes.items(&request, context, slab.as_ref());
+                let exact: u128 = items.iter().map(|(_, bytes)| u128::from(*bytes)).sum();
+                let smallest = sizes.smallest(&request, context, (cache, memory));
+                prop_assert_eq!(u128::from(smallest), exact.min(u64::MAX.into()));
+            }
             let exact = u128::from(weights) + u128::from(weights / 2);
             prop_assert_eq!(u128::from(items[0].1), (exact * u128::from(copies)).min(u64::MAX.into()));
         }
