@@ -4,7 +4,7 @@ use crate::errors::Failure;
 use crate::load::{self, Model};
 use crate::sampling::Decoding;
 use crate::terminal::{Stream, harmless_json};
-use engine::predict::{MappedReads, Prediction, by_chance};
+use engine::predict::{RoutedExperts, by_chance};
 use engine::{Engine, Plan, show_bytes};
 use memory::machine;
 use models::{LookAheadStatistics, Section};
@@ -199,21 +199,15 @@ pub(crate) fn announce(settings: &Settings, plan: &Plan, model: &Model) {
 
 /// What a token is to read, where experts come and go; `colibri plan` tells more.
 fn expected_reads(plan: &Plan, model: &Model) -> Option<String> {
-    let (slab, config) = (plan.slab.filter(|_| !plan.all_resident())?, &model.family.config);
+    let (slab, config) = (plan.slab.filter(|_| plan.is_streamed())?, &model.family.config);
     let traffic = by_chance(1, (config.ranks, config.experts), (slab.slots(), plan.experts));
     let layers = plan.experts / config.experts;
-    let token = Prediction::of(
-        &[],
-        (1, 0),
-        (layers, config.ranks, plan.expert_bytes),
-        (traffic, MappedReads::default()),
-        None,
-    );
+    let experts = RoutedExperts { layers, ranks: config.ranks, bytes_each: plan.expert_bytes };
     Some(format!(
         "a token asks for {} of experts; were they picked evenly, {:.1} % of them would be in their slots and {} come from disk",
-        show_bytes(token.expert_bytes_cold() as u64),
+        show_bytes(experts.bytes_asked(traffic) as u64),
         traffic.hit_rate * 100.0,
-        show_bytes(token.expert_bytes_read() as u64)
+        show_bytes(experts.bytes_read(traffic) as u64)
     ))
 }
 

@@ -4,7 +4,8 @@ use crate::errors::Failure;
 use crate::load::{self, Model};
 use crate::report::{self, Pace, Settings, Stats};
 use crate::sampling::Decoding;
-use crate::{interrupt, profile, progress, settings};
+use crate::settings::{self, LEAVE_AWAY};
+use crate::{interrupt, profile, progress};
 use engine::plan::Request;
 use engine::{Engine, EngineError, Plan, Session, Streaming};
 use models::kimi_k3::KimiK3Config;
@@ -133,23 +134,27 @@ impl<'a> Planned<'a> {
     }
 }
 
-/// What is for routed experts alone.
-const OF_EXPERTS: [&str; 10] = [
+/// What is for routed experts alone ...
+pub(crate) const OF_EXPERTS: [&str; 8] = [
     "expert-cache",
     "expert-top-p",
-    "io",
     "mirror",
-    "readers",
     "overlap",
     "look-ahead",
     "cache-policy",
     "check-experts",
     "governor",
 ];
+/// ... and how these are read.
+pub(crate) const OF_READS: [&str; 2] = ["io", "readers"];
+/// Why all of that changes nothing ...
+pub(crate) const NO_EXPERTS: &str = "none of the layers in use has routed experts";
+/// ... and what to do.
+pub(crate) const MORE_LAYERS: &str = "leave it away or use more layers";
 
 /// Settings that can change nothing with the layers in use are refused if they were typed. Where memory decides that they
 /// change nothing, it is enough to say so.
-pub(crate) fn refuse_idle(plan: &mut Plan, args: &EngineArgs) -> Result<(), Failure> {
+fn refuse_idle(plan: &mut Plan, args: &EngineArgs) -> Result<(), Failure> {
     if plan.slab.is_some() {
         if plan.all_resident() {
             let what = "changes nothing: there is a slot for every expert";
@@ -158,13 +163,12 @@ pub(crate) fn refuse_idle(plan: &mut Plan, args: &EngineArgs) -> Result<(), Fail
         }
         return idle_overlap(plan, args);
     }
-    for name in OF_EXPERTS {
-        let what = "has no effect: none of the layers in use has routed experts";
-        plan.notes.extend(settings::idle(name, what)?);
+    for name in OF_EXPERTS.into_iter().chain(OF_READS) {
+        plan.notes.extend(settings::idle(name, &format!("has no effect: {NO_EXPERTS}"), MORE_LAYERS)?);
     }
     if plan.options.dense == Dense::Bf16 {
         let what = "has no effect: none of the weights in use are packed";
-        plan.notes.extend(settings::idle("activations", what)?);
+        plan.notes.extend(settings::idle("activations", what, LEAVE_AWAY)?);
     }
     Ok(())
 }
@@ -172,9 +176,8 @@ pub(crate) fn refuse_idle(plan: &mut Plan, args: &EngineArgs) -> Result<(), Fail
 /// How reads and computing overlap matters only where experts come and go. Guesses without overlap are a contradiction.
 fn idle_overlap(plan: &mut Plan, args: &EngineArgs) -> Result<(), Failure> {
     if !args.overlap.0 && args.look_ahead != LookAhead::Off {
-        let what =
-            "has no effect without overlap: nothing is read while something is computed (--overlap on)";
-        plan.notes.extend(settings::idle("look-ahead", what)?);
+        let what = "has no effect without overlap: nothing is read while something is computed";
+        plan.notes.extend(settings::idle("look-ahead", what, "take --overlap on or leave it away")?);
     }
     if plan.all_resident() {
         let what = "has no effect: all experts stay in memory";

@@ -173,20 +173,20 @@ pub enum Together {
 
 /// Seconds of the drive that a step's reads take.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Reads {
+pub struct DriveSeconds {
     /// Of experts, as much in every layer.
     pub experts: f64,
     /// Of mapped weights, while something is computed.
-    pub beside: f64,
+    pub hidden: f64,
     /// Of mapped weights, while computing waits for them.
-    pub awaited: f64,
+    pub exposed: f64,
 }
 
-impl Reads {
+impl DriveSeconds {
     /// All together.
     #[must_use]
     pub fn all(&self) -> f64 {
-        self.experts + self.beside + self.awaited
+        self.experts + self.hidden + self.exposed
     }
 }
 
@@ -235,8 +235,8 @@ impl StepTime {
 
     /// Seconds of the step with such reads.
     #[must_use]
-    pub fn seconds(&self, reads: Reads, together: Together) -> f64 {
-        let Reads { experts, beside, awaited } = reads;
+    pub fn seconds(&self, reads: DriveSeconds, together: Together) -> f64 {
+        let DriveSeconds { experts, hidden, exposed } = reads;
         let each = experts / self.stages.len().max(1) as f64;
         let with_experts = match together {
             Together::InTurn => self.compute() + experts,
@@ -246,12 +246,12 @@ impl StepTime {
             }
             Together::Guessed => self.compute().max(experts),
         };
-        with_experts.max(experts + beside) + awaited
+        with_experts.max(experts + hidden) + exposed
     }
 
     /// What bounds it then.
     #[must_use]
-    pub fn bound(&self, reads: Reads, together: Together) -> Bound {
+    pub fn bound(&self, reads: DriveSeconds, together: Together) -> Bound {
         let (all, compute, reads) = (self.seconds(reads, together), self.compute(), reads.all());
         if reads >= compute && reads >= BUSY * all {
             Bound::Disk
@@ -274,17 +274,47 @@ pub struct MappedReads {
     pub most: u64,
 }
 
+/// The tokens of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StepTokens {
+    /// Computed in it.
+    pub rows: u32,
+    /// Before these.
+    pub behind: u32,
+}
+
+/// The routed experts that a step picks from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RoutedExperts {
+    /// Layers that have them.
+    pub layers: u32,
+    /// How many a token picks in each.
+    pub ranks: u32,
+    /// Bytes of one.
+    pub bytes_each: u64,
+}
+
+impl RoutedExperts {
+    /// Bytes of all that such traffic asks for: so much is read where none has a slot.
+    #[must_use]
+    pub fn bytes_asked(&self, traffic: Traffic) -> f64 {
+        f64::from(self.layers) * traffic.experts * self.bytes_each as f64
+    }
+
+    /// Bytes of those that have no slot.
+    #[must_use]
+    pub fn bytes_read(&self, traffic: Traffic) -> f64 {
+        self.bytes_asked(traffic) * (1.0 - traffic.hit_rate)
+    }
+}
+
 /// What a step of a plan reads and takes.
 #[derive(Clone, Debug)]
 pub struct Prediction {
-    /// Tokens of the step.
-    pub rows: u32,
-    /// Tokens before them.
-    pub behind: u32,
-    /// Layers with routed experts.
-    pub layers: u32,
-    /// Bytes of an expert.
-    pub expert_bytes: u64,
+    /// Its tokens.
+    pub tokens: StepTokens,
+    /// What it picks from.
+    pub experts: RoutedExperts,
     /// What each of these layers asks for.
     pub traffic: Traffic,
     /// Mapped weights that it reads again.
@@ -294,46 +324,40 @@ pub struct Prediction {
 }
 
 impl Prediction {
-    /// Of the ops of a step that picks `ranks` experts a row in each of `layers` layers.
+    /// Of the ops of a step.
     #[must_use]
     pub fn of(
         step: &[Op],
-        (rows, behind): (u32, u32),
-        (layers, ranks, expert_bytes): (u32, u32, u64),
-        (traffic, mapped): (Traffic, MappedReads),
+        tokens: StepTokens,
+        experts: RoutedExperts,
+        traffic: Traffic,
+        mapped: MappedReads,
         rates: Option<&Rates>,
     ) -> Self {
-        let experts = (traffic.experts.round() as u64).max(1);
-        let picked = Picked { experts, rows: u64::from(rows) * u64::from(ranks) };
-        let time = rates.map(|rates| StepTime::of(step, behind, picked, rates));
-        Prediction { rows, behind, layers, expert_bytes, traffic, mapped, time }
-    }
-
-    /// Bytes of experts that the step reads if it finds none.
-    #[must_use]
-    pub fn expert_bytes_cold(&self) -> f64 {
-        f64::from(self.layers) * self.traffic.experts * self.expert_bytes as f64
-    }
-
-    /// Bytes of experts that it reads with its hits.
-    #[must_use]
-    pub fn expert_bytes_read(&self) -> f64 {
-        self.expert_bytes_cold() * (1.0 - self.traffic.hit_rate)
+        let picked = Picked {
+            experts: (traffic.experts.round() as u64).max(1),
+            rows: u64::from(tokens.rows) * u64::from(experts.ranks),
+        };
+        let time = rates.map(|rates| StepTime::of(step, tokens.behind, picked, rates));
+        Prediction { tokens, experts, traffic, mapped, time }
     }
 
     /// Bytes that it reads at most, with its hits.
     #[must_use]
     pub fn bytes_most(&self) -> f64 {
-        self.expert_bytes_read() + self.mapped.most as f64
+        self.experts.bytes_read(self.traffic) + self.mapped.most as f64
     }
 
     /// The reads of the step at so many bytes a second: the least, hidden as far as can be, and the most, all of mapped weights
     /// waited for.
     #[must_use]
-    pub fn reads(&self, rate: f64) -> [Reads; 2] {
-        let experts = self.expert_bytes_read() / rate;
+    pub fn reads(&self, rate: f64) -> [DriveSeconds; 2] {
+        let experts = self.experts.bytes_read(self.traffic) / rate;
         let [least, most] = [self.mapped.least, self.mapped.most].map(|bytes| bytes as f64 / rate);
-        [Reads { experts, beside: least, awaited: 0.0 }, Reads { experts, beside: 0.0, awaited: most }]
+        [
+            DriveSeconds { experts, hidden: least, exposed: 0.0 },
+            DriveSeconds { experts, hidden: 0.0, exposed: most },
+        ]
     }
 }
 

@@ -243,7 +243,7 @@ impl<'a> Bench<'a> {
         for (name, value) in json!(planned.settings).as_object().into_iter().flatten() {
             self.record.settings.insert(name.clone(), value.clone());
         }
-        let streamed = planned.plan.slab.is_some() && !planned.plan.all_resident();
+        let streamed = planned.plan.is_streamed();
         if args.guess_precision.is_some() && !streamed {
             return Err(Failure::Usage(
                 "--guess-precision has no effect: no experts come and go; give a smaller --expert-cache"

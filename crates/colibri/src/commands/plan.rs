@@ -9,10 +9,15 @@ use crate::errors::Failure;
 use crate::load::{self, Model};
 use crate::probe::rates;
 use crate::report::{self, Settings};
-use crate::{profile, routing, work};
-use engine::predict::{MappedReads, Prediction, Rates, Traffic, by_chance, from_traces, rows_of_chunks};
+use crate::{profile, routing};
+use engine::predict::{
+    MappedReads, Prediction, Rates, RoutedExperts, StepTokens, Traffic, by_chance, from_traces,
+    rows_of_chunks,
+};
 use engine::{Limits, Plan, ops_of_step, show_bytes};
-use outlook::{Given, Origin, Outlook, PlannedMachine, Source, StepFacts};
+use idle::Circumstances;
+use models::kimi_k3::KimiK3Config;
+use outlook::{Figure, Origin, Outlook, PlannedMachine, Source, StepFacts, StepKind};
 use std::process::ExitCode;
 use store::Access;
 use store::routing::RoutingTrace;
@@ -21,42 +26,60 @@ use store::routing::RoutingTrace;
 pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode, Failure> {
     let model = load::open_for_plan(&args.model)?;
     profile::check(&model, &args.engine)?;
-    let (limits, memory) = match args.ram {
-        Some(bytes) => (Limits { total: bytes, available: bytes }, Origin::Given),
-        None => (Limits::of_machine()?, Origin::Measured),
+    let limits = match args.ram {
+        Some(bytes) => Limits { total: bytes, available: bytes },
+        None => Limits::of_machine()?,
     };
     let request = load::request(&args.engine, args.layers.layers, 1);
-    let mut plan = load::plan_within(&model, &request, 0, limits)?;
-    let mut notes = idle::refused(args, &plan)?;
-    work::refuse_idle(&mut plan, &args.engine)?;
-    let mapped = mapped_reads(&plan, limits.usable(), args.engine.io);
-    let traces = traces(args, &model, &plan)?;
-    let steps = Steps::new(&model, &plan, &traces)?;
-    let computing = computing(args, &steps, &mut notes)?;
-    let reads = is_streamed(&plan) || mapped.most > 0;
-    let drive = drive(args, &model, reads, &mut notes)?;
-    let source = Source::of(&model, &plan);
-    notes.splice(0..0, model.checkpoint.notes().iter().chain(&model.notes).chain(&plan.notes).cloned());
-    notes.extend(source.note());
-    notes.extend(idle::without_reads(args, &plan, mapped.most > 0));
-    notes.extend(note_of_mapped(mapped));
-    let (predictions, note) = steps.predicted(args, &model, (&plan, mapped), &traces, computing.as_ref());
-    notes.extend(note);
-    let outlook = Outlook {
-        settings: Settings::new(&model, &args.engine, &plan, None),
-        source,
-        model: model.places.clone(),
-        machine: PlannedMachine { limits, memory, computing, drive },
-        steps: predictions.into_iter().map(|step| StepFacts::new(step, drive, &args.engine)).collect(),
-        plan,
-        notes,
-    };
+    let plan = load::plan_within(&model, &request, 0, limits)?;
+    let outlook = outlook(args, &model, &plan, limits)?;
     if args.output.json {
         report::print_json(&outlook.json())?;
     } else {
         report::print(&text::text(&outlook))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// All that is told of a plan within such memory.
+fn outlook<'a>(
+    args: &PlanArgs,
+    model: &Model,
+    plan: &'a Plan,
+    limits: Limits,
+) -> Result<Outlook<'a>, Failure> {
+    let available = limits.available;
+    let mut circumstances =
+        Circumstances { args, plan, available, lacks_computing: false, lacks_drive: false };
+    circumstances.refuse()?;
+    let (mapped, needs_drive) = (circumstances.mapped(), circumstances.needs_drive());
+    let steps = Steps::new(args, model, plan, mapped)?;
+    let mut notes = Vec::new();
+    let computing = computing(args, &steps, &mut notes)?;
+    let drive = drive(args, model, needs_drive, &mut notes)?;
+    circumstances.lacks_computing = computing.is_none() && !args.no_measure;
+    circumstances.lacks_drive = drive.is_none() && needs_drive && !args.no_measure;
+    let source = Source::of(model, plan);
+    notes.splice(0..0, model.checkpoint.notes().iter().chain(&model.notes).chain(&plan.notes).cloned());
+    notes.extend(source.note());
+    notes.extend(circumstances.notes());
+    notes.extend(note_of_mapped(mapped));
+    notes.extend(steps.note_of_hits());
+    let facts = steps.predicted(computing.as_ref()).into_iter();
+    Ok(Outlook {
+        settings: Settings::new(model, &args.engine, plan, None),
+        source,
+        model: model.places.clone(),
+        steps: facts.map(|(kind, step)| StepFacts::new(kind, step, drive, &args.engine)).collect(),
+        machine: PlannedMachine {
+            limits,
+            memory: if args.ram.is_some() { Origin::Given } else { Origin::Measured },
+            computing,
+            drive,
+        },
+        plan,
+        notes,
+    })
 }
 
 /// The traces, each of which must be of a model of these sizes.
@@ -89,7 +112,7 @@ fn traces(args: &PlanArgs, model: &Model, plan: &Plan) -> Result<Vec<RoutingTrac
 }
 
 /// How fast this machine computes the model's steps; None if that is not to be known.
-fn computing(args: &PlanArgs, steps: &Steps, notes: &mut Vec<String>) -> Result<Option<Rates>, Failure> {
+fn computing(args: &PlanArgs, steps: &Steps<'_>, notes: &mut Vec<String>) -> Result<Option<Rates>, Failure> {
     if args.no_measure {
         return Ok(None);
     }
@@ -113,23 +136,22 @@ fn computing(args: &PlanArgs, steps: &Steps, notes: &mut Vec<String>) -> Result<
 fn drive(
     args: &PlanArgs,
     model: &Model,
-    is_needed: bool,
+    needs_drive: bool,
     notes: &mut Vec<String>,
-) -> Result<Option<Given>, Failure> {
+) -> Result<Option<Figure>, Failure> {
     if let Some(rate) = args.disk {
-        return Ok(Some(Given { value: rate as f64, origin: Origin::Given }));
+        return Ok(Some(Figure { value: rate as f64, origin: Origin::Given }));
     }
-    if args.no_measure || !is_needed {
+    if args.no_measure || !needs_drive {
         return Ok(None);
     }
     match rates::drives(&model.checkpoint, &args.engine)? {
         Ok(measured) => {
             notes.extend(measured.notes);
-            Ok(Some(Given { value: measured.rate, origin: Origin::Measured }))
+            Ok(Some(Figure { value: measured.rate, origin: Origin::Measured }))
         }
         Err(reason) => {
             notes.push(format!("seconds are not predicted: {reason}"));
-            notes.extend(idle::of_drives("changes nothing: no drive could be measured"));
             Ok(None)
         }
     }
@@ -139,84 +161,96 @@ fn drive(
 const BY_CHANCE: &str = "hits are those of chance, as if experts were picked evenly: texts repeat theirs, so there are more; a \
                          trace of one prompt (colibri run --trace-routing FILE) and --trace FILE make it exact";
 
-/// Whether experts come and go.
-fn is_streamed(plan: &Plan) -> bool {
-    plan.slab.is_some() && !plan.all_resident()
-}
-
-/// How much of mapped weights every step reads again: what has no room, or all of it where the system drops first what was
-/// used longest ago, for then each weight has gone before it comes again. Experts that come through the file cache take the
-/// room of weights there.
-fn mapped_reads(plan: &Plan, usable: u64, io: Access) -> MappedReads {
-    let least = plan.mapped_without_room(usable);
-    let crowded = least > 0 || is_streamed(plan) && io == Access::Buffered;
-    MappedReads { least, most: if crowded { plan.dense.mapped } else { 0 } }
+/// How much of mapped weights every step reads again: about what finds no room in so much memory, or all of it where the system
+/// drops first what was used longest ago, for then each weight has gone before it comes again. Experts that come through the file
+/// cache take the room of weights there, unless it has room for both.
+fn mapped_reads(plan: &Plan, available: u64, io: Access) -> MappedReads {
+    let least = plan.mapped_without_room(available);
+    let cached = if plan.is_streamed() && io == Access::Buffered {
+        u64::from(plan.experts).saturating_mul(plan.expert_bytes)
+    } else {
+        0
+    };
+    let wanted = plan.bytes().saturating_add(plan.dense.mapped).saturating_add(cached);
+    MappedReads { least, most: if wanted > available { plan.dense.mapped } else { 0 } }
 }
 
 /// How they are counted.
 fn note_of_mapped(mapped: MappedReads) -> Option<String> {
     let MappedReads { least, most } = mapped;
-    (most > 0).then(|| {
-        format!(
-            "every step reads at least {} of mapped weights again, which have no room, and at most {}, if the system drops first what \
-             is needed next; with right guesses the least is counted, read while something is computed, with wrong ones the most, \
-             waited for; pages may come more slowly than at the drive's rate",
+    let what = match (least, most) {
+        (_, 0) => return None,
+        (0, most) => format!(
+            "experts that are read with --io buffered take room of mapped weights in the file cache: a step reads up to {} of \
+             these again, none at best, and at worst all, waited for",
+            show_bytes(most)
+        ),
+        (least, most) => format!(
+            "every step reads at least about {} of mapped weights again, which have no room, and at most {}, if the system drops \
+             first what is needed next; at best the least is read while something is computed, at worst the most is waited for",
             show_bytes(least),
             show_bytes(most)
-        )
-    })
+        ),
+    };
+    Some(format!("{what}; pages may come more slowly than at the drive's rate"))
 }
 
-/// The ops of the steps that are predicted.
-struct Steps {
+/// The steps that are predicted, and what decides what they read.
+struct Steps<'a> {
+    config: &'a KimiK3Config,
+    plan: &'a Plan,
+    mapped: MappedReads,
     token: Vec<ops::Op>,
     prompt: Vec<ops::Op>,
     /// Rows of the prompt: those of a chunk, or as many as the prompts of the traces have.
     rows: u32,
+    /// What traces say of prompts and of tokens.
+    traced: (Option<Traffic>, Option<Traffic>),
 }
 
-impl Steps {
-    fn new(model: &Model, plan: &Plan, traces: &[RoutingTrace]) -> Result<Self, Failure> {
-        let traces = if is_streamed(plan) { traces } else { &[] };
+impl<'a> Steps<'a> {
+    fn new(args: &PlanArgs, model: &'a Model, plan: &'a Plan, mapped: MappedReads) -> Result<Self, Failure> {
+        let traces = traces(args, model, plan)?;
+        let traces = if plan.is_streamed() { &traces[..] } else { &[] };
         let rows = rows_of_chunks(traces, plan.chunk).unwrap_or(plan.chunk);
         let step = |rows| ops_of_step(&model.checkpoint, &model.family, &plan.options, rows);
-        Ok(Steps { token: step(1)?, prompt: step(rows)?, rows })
+        let slots = plan.slab.map_or(0, |slab| slab.slots());
+        let traced = from_traces(args.engine.cache_policy, slots, traces, plan.chunk);
+        let (token, prompt) = (step(1)?, step(rows)?);
+        Ok(Steps { config: &model.family.config, plan, mapped, token, prompt, rows, traced })
     }
 
-    /// A token at the beginning and at the end of the context, and a chunk of a prompt; a sentence on where hits come from.
-    fn predicted(
-        &self,
-        args: &PlanArgs,
-        model: &Model,
-        (plan, mapped): (&Plan, MappedReads),
-        traces: &[RoutingTrace],
-        rates: Option<&Rates>,
-    ) -> (Vec<Prediction>, Option<String>) {
-        let config = &model.family.config;
+    /// A token at the beginning and at the end of the context, and a chunk of a prompt.
+    fn predicted(&self, rates: Option<&Rates>) -> [(StepKind, Prediction); 3] {
+        let (plan, config) = (self.plan, self.config);
         let slots = plan.slab.map_or(0, |slab| slab.slots());
         let layers = plan.experts / config.experts.max(1);
+        let experts = RoutedExperts { layers, ranks: config.ranks, bytes_each: plan.expert_bytes };
         let chance = |rows| by_chance(rows, (config.ranks, config.experts), (slots, plan.experts));
-        let (prompt, token) = if is_streamed(plan) {
-            from_traces(args.engine.cache_policy, slots, traces, plan.chunk)
-        } else {
-            (None, None)
+        let of = |step: &[ops::Op], tokens: StepTokens, traced: Option<Traffic>| {
+            let traffic = traced.unwrap_or_else(|| chance(tokens.rows));
+            Prediction::of(step, tokens, experts, traffic, self.mapped, rates)
         };
-        let bytes = plan.expert_bytes;
-        let of = |ops: &[ops::Op], rows: u32, behind: u32, traffic: Option<Traffic>| {
-            let traffic = traffic.unwrap_or_else(|| chance(rows));
-            Prediction::of(ops, (rows, behind), (layers, config.ranks, bytes), (traffic, mapped), rates)
+        let (of_prompt, of_token) = self.traced;
+        let token = |behind| of(&self.token, StepTokens { rows: 1, behind }, of_token);
+        let prompt = of(&self.prompt, StepTokens { rows: self.rows, behind: 0 }, of_prompt);
+        [
+            (StepKind::Answer, token(0)),
+            (StepKind::Answer, token(plan.context - 1)),
+            (StepKind::Prompt, prompt),
+        ]
+    }
+
+    /// Where hits come from, if not from traces alone.
+    fn note_of_hits(&self) -> Option<String> {
+        let what = match self.traced {
+            (Some(_), Some(_)) => return None,
+            (None, None) => BY_CHANCE,
+            _ => "hits of what the traces hold nothing of are those of chance",
         };
-        let last = plan.context - 1;
-        let note = is_streamed(plan).then(|| match (token, prompt) {
-            (Some(_), Some(_)) => None,
-            (None, None) => Some(BY_CHANCE.to_owned()),
-            _ => Some("hits of what the traces hold nothing of are those of chance".to_owned()),
-        });
-        let steps = vec![
-            of(&self.token, 1, 0, token),
-            of(&self.token, 1, last, token),
-            of(&self.prompt, self.rows, 0, prompt),
-        ];
-        (steps, note.flatten())
+        self.plan.is_streamed().then(|| what.to_owned())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -304,14 +304,17 @@ pub(crate) fn told(name: &str, what: &str) -> Option<String> {
     in_force().get(name).map(|origin| format!("{} {what}", origin.spelled(name)))
 }
 
-/// Refuses a setting that was typed and changes nothing; `what` says that it does not. A file or a variable is for more runs
-/// than this one, so there it is enough to say so.
+/// What to do about a setting that changes nothing, if nothing else would make it act.
+pub(crate) const LEAVE_AWAY: &str = "leave it away";
+
+/// Refuses a setting that was typed and changes nothing; `what` says that it does not, `advice` what to do. A file or a variable
+/// is for more runs than this one, so there it is enough to say so.
 ///
 /// # Errors
 /// It was typed.
-pub(crate) fn idle(name: &str, what: &str) -> Result<Option<String>, Failure> {
+pub(crate) fn idle(name: &str, what: &str, advice: &str) -> Result<Option<String>, Failure> {
     match in_force().get(name) {
-        Some(origin) if !origin.is_told() => Err(Failure::Usage(format!("--{name} {what}; leave it away"))),
+        Some(origin) if !origin.is_told() => Err(Failure::Usage(format!("--{name} {what}; {advice}"))),
         _ => Ok(told(name, what)),
     }
 }

@@ -25,6 +25,8 @@ mod outputs;
 mod pipes;
 mod plan;
 #[cfg(unix)]
+mod plan_settings;
+#[cfg(unix)]
 mod pty;
 mod render;
 mod run;

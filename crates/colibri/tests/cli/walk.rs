@@ -76,7 +76,6 @@ fn rows(place: &Path) -> Vec<Row> {
         row_of(&["plan"], "readers", json!(2), Seen::That(idle_in_a_plan)),
         row_of(&["plan"], "check-experts", json!("on"), Seen::That(idle_in_a_plan)),
         row_of(&["plan"], "governor", json!("off"), Seen::That(idle_in_a_plan)),
-        row_of(&["plan"], "threads", json!(3), Seen::That(idle_in_a_plan)),
         row_of(&["plan"], "device", json!("oracle"), Seen::That(idle_in_a_plan)),
         row_of(&["plan"], "activations", json!("int8"), Seen::That(idle_in_a_plan)),
         row_of(&["plan"], "overlap", json!("off"), Seen::That(idle_in_a_plan)),
@@ -193,7 +192,7 @@ fn other_memory(without: &Answer, with: &Answer) -> bool {
 
 /// Where nothing is measured some settings change nothing in a plan: typed they are refused, otherwise it is said.
 fn idle_in_a_plan(_: &Answer, with: &Answer) -> bool {
-    let what = "has no effect on a plan";
+    let what = "has no effect on this plan";
     match with.code {
         0 => with.good()["notes"].to_string().contains(what),
         _ => with.error(2).1.contains(what),

@@ -45,8 +45,8 @@ fn close(found: f64, expected: f64) {
 }
 
 /// Reads of experts alone.
-fn of_experts(experts: f64) -> Reads {
-    Reads { experts, ..Reads::default() }
+fn of_experts(experts: f64) -> DriveSeconds {
+    DriveSeconds { experts, ..DriveSeconds::default() }
 }
 
 /// Two layers with experts and a head: before 4 s, beside 4 s and the experts, after them what comes before the next.
@@ -87,7 +87,8 @@ fn mapped_weights_are_hidden_at_best_and_waited_for_at_worst() {
     let time = StepTime::of(&two_layers(), 0, PICKED, &rates());
     let compute = time.compute();
     for together in [Together::Dependent, Together::Guessed, Together::InTurn] {
-        let seconds = |experts, beside, awaited| time.seconds(Reads { experts, beside, awaited }, together);
+        let seconds =
+            |experts, hidden, exposed| time.seconds(DriveSeconds { experts, hidden, exposed }, together);
         let without = seconds(10.0, 0.0, 0.0);
         close(seconds(10.0, 0.0, 7.0), without + 7.0);
         // The drive's own time, where that is the longer.
@@ -95,7 +96,7 @@ fn mapped_weights_are_hidden_at_best_and_waited_for_at_worst() {
         close(seconds(10.0, 1000.0, 0.0), 1010.0);
         close(seconds(0.0, 0.0, compute), 2.0 * compute);
     }
-    close(Reads { experts: 1.0, beside: 2.0, awaited: 3.0 }.all(), 6.0);
+    close(DriveSeconds { experts: 1.0, hidden: 2.0, exposed: 3.0 }.all(), 6.0);
 }
 
 #[test]
@@ -110,16 +111,16 @@ fn the_bound_is_what_is_busy() {
     // 400 bytes take 4 s, 100 operations 0.1: memory. With many inputs it is arithmetic.
     assert_eq!(bound(0.0, Together::Guessed), Bound::Memory);
     // Mapped weights make the drive the bound where they are hidden, and waits where they are not, unless they take far longer.
-    let with = |beside, awaited| Reads { experts: 0.0, beside, awaited };
+    let with = |hidden, exposed| DriveSeconds { experts: 0.0, hidden, exposed };
     assert_eq!(time.bound(with(2.0 * compute, 0.0), Together::Guessed), Bound::Disk);
     assert_eq!(time.bound(with(0.0, 2.0 * compute), Together::Dependent), Bound::Waits);
     assert_eq!(time.bound(with(0.0, 100.0 * compute), Together::Dependent), Bound::Disk);
     let prompt = [product(1000, matrix(Packing::F32, 10, 10))];
     let time = StepTime::of(&prompt, 0, PICKED, &RATES);
     close(time.compute(), 100.0);
-    assert_eq!(time.bound(Reads::default(), Together::Dependent), Bound::Arithmetic);
+    assert_eq!(time.bound(DriveSeconds::default(), Together::Dependent), Bound::Arithmetic);
     // Without experts nothing is cut.
-    close(time.seconds(Reads::default(), Together::Dependent), 100.0);
+    close(time.seconds(DriveSeconds::default(), Together::Dependent), 100.0);
 }
 
 #[test]
@@ -180,15 +181,19 @@ fn chance_picks_evenly() {
 fn a_prediction_multiplies_by_layers() {
     let traffic = Traffic { experts: 1.6, hit_rate: 0.25, source: HitSource::Chance };
     let mapped = MappedReads { least: 100, most: 600 };
-    let predicted = Prediction::of(&two_layers(), (1, 0), (2, 2, 1000), (traffic, mapped), Some(&rates()));
-    close(predicted.expert_bytes_cold(), 3200.0);
-    close(predicted.expert_bytes_read(), 2400.0);
+    let tokens = StepTokens { rows: 1, behind: 0 };
+    let experts = RoutedExperts { layers: 2, ranks: 2, bytes_each: 1000 };
+    let (step, rates) = (two_layers(), rates());
+    let of = |rates| Prediction::of(&step, tokens, experts, traffic, mapped, rates);
+    let predicted = of(Some(&rates));
+    close(experts.bytes_asked(traffic), 3200.0);
+    close(experts.bytes_read(traffic), 2400.0);
     close(predicted.bytes_most(), 3000.0);
     let [least, most] = predicted.reads(10.0);
-    assert_eq!(least, Reads { experts: 240.0, beside: 10.0, awaited: 0.0 });
-    assert_eq!(most, Reads { experts: 240.0, beside: 0.0, awaited: 60.0 });
-    assert_eq!(predicted.time, Some(StepTime::of(&two_layers(), 0, PICKED, &rates())));
-    assert_eq!(Prediction::of(&two_layers(), (1, 0), (2, 2, 1000), (traffic, mapped), None).time, None);
+    assert_eq!(least, DriveSeconds { experts: 240.0, hidden: 10.0, exposed: 0.0 });
+    assert_eq!(most, DriveSeconds { experts: 240.0, hidden: 0.0, exposed: 60.0 });
+    assert_eq!(predicted.time, Some(StepTime::of(&step, 0, PICKED, &rates)));
+    assert_eq!(of(None).time, None);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What was asked for, with defaults, and what has no effect on what is measured. Measures nothing.
 use crate::args::{BenchArgs, What};
 use crate::errors::Failure;
-use crate::settings;
+use crate::settings::{self, LEAVE_AWAY};
 use crate::values::List;
 
 /// Inputs of kernels.
@@ -79,13 +79,13 @@ pub(crate) fn refused(args: &BenchArgs, what: Option<What>) -> Result<Vec<String
     let on = what.map_or("with --compare".to_owned(), |what| format!("on `bench {}`", what.name()));
     for (name, given, parts) in own(args) {
         if given && !acts(parts) {
-            return Err(Failure::Usage(format!("--{name} has no effect {on}; leave it away")));
+            return Err(Failure::Usage(format!("--{name} has no effect {on}; {LEAVE_AWAY}")));
         }
     }
     let mut notes = Vec::new();
     let all = SETTINGS.into_iter().chain(what.is_none().then_some(("threads", &[][..])));
     for (name, _) in all.filter(|(_, parts)| !acts(parts)) {
-        notes.extend(settings::idle(name, &format!("has no effect {on}"))?);
+        notes.extend(settings::idle(name, &format!("has no effect {on}"), LEAVE_AWAY)?);
     }
     Ok(notes)
 }

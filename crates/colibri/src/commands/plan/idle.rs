@@ -1,75 +1,172 @@
-//! What was given and changes nothing in a plan: what was typed is refused, unless memory or files decide that it is so. Plans
-//! nothing.
+//! Which settings change nothing in a plan, when, and why. Plans nothing.
+use super::mapped_reads;
 use crate::args::PlanArgs;
 use crate::errors::Failure;
-use crate::settings;
+use crate::settings::{self, LEAVE_AWAY};
+use crate::work::{MORE_LAYERS, NO_EXPERTS, OF_EXPERTS, OF_READS};
 use engine::Plan;
+use engine::predict::MappedReads;
+use models::{Dense, LookAhead};
+use store::Access;
 
-/// Refuses what was typed and changes nothing in any plan with these flags; notes of what a file or a variable says.
-pub(super) fn refused(args: &PlanArgs, plan: &Plan) -> Result<Vec<String>, Failure> {
-    let mut idle = Vec::new();
-    // Where no layer has experts, that is said of all that is for experts.
-    if plan.slab.is_some() {
-        idle.extend([
-            ("mirror", "has no effect on a plan: a mirror's rate is not predicted; add it to --disk"),
-            ("check-experts", "has no effect on a plan"),
-            ("governor", "has no effect on a plan"),
-            (
-                "expert-top-p",
-                "has no effect on a plan: how many experts it drops is seen in a run only; --trace with one that had it \
-                 counts what was left",
+/// All that decides whether a setting changes a figure.
+pub(super) struct Circumstances<'a> {
+    pub(super) args: &'a PlanArgs,
+    pub(super) plan: &'a Plan,
+    /// Memory that is not in use.
+    pub(super) available: u64,
+    /// Computing was to be measured and could not be.
+    pub(super) lacks_computing: bool,
+    /// The same of the drive.
+    pub(super) lacks_drive: bool,
+}
+
+/// Settings that change nothing if this holds.
+struct Row {
+    settings: Vec<&'static str>,
+    holds: bool,
+    why: &'static str,
+    /// What to do instead of typing it, where that is refused.
+    advice: Option<&'static str>,
+}
+
+fn refused(
+    settings: impl Into<Vec<&'static str>>,
+    holds: bool,
+    why: &'static str,
+    advice: &'static str,
+) -> Row {
+    Row { settings: settings.into(), holds, why, advice: Some(advice) }
+}
+
+fn told(settings: impl Into<Vec<&'static str>>, holds: bool, why: &'static str) -> Row {
+    Row { settings: settings.into(), holds, why, advice: None }
+}
+
+const RESIDENT: &str = "there is a slot for every expert";
+const NOT_COMPUTED: &str = "nothing is computed to be measured, so that seconds stay unknown";
+const NO_COMPUTING: &str = "computing could not be measured, so that seconds stay unknown";
+const NO_RATE: &str = "no drive could be measured, so that seconds stay unknown";
+const NOT_READ: &str = "no drive is measured";
+const IN_TURN: &str = "without overlap nothing is read on a guess";
+const CHANCE: &str = "without --trace hits are those of chance, of which every policy finds as many";
+const TOP_P: &str =
+    "how many experts it drops is seen in a run only; a trace of a run that had it counts what was left";
+
+impl Circumstances<'_> {
+    /// Mapped weights that a step reads again.
+    pub(super) fn mapped(&self) -> MappedReads {
+        mapped_reads(self.plan, self.available, self.args.engine.io)
+    }
+
+    /// Whether anything is read from a drive while the model runs.
+    pub(super) fn needs_drive(&self) -> bool {
+        self.plan.is_streamed() || self.mapped().most > 0
+    }
+
+    /// What changes nothing in any plan with these flags: refused if it was typed.
+    fn decided_by_flags(&self) -> Vec<Row> {
+        let (plan, args) = (self.plan, self.args);
+        let engine = &args.engine;
+        let (no_experts, no_reads) = (plan.slab.is_none(), !self.needs_drive());
+        let no_packed = no_experts && plan.options.dense == Dense::Bf16;
+        let contradicts = !engine.overlap.0 && engine.look_ahead != LookAhead::Off;
+        vec![
+            refused(OF_EXPERTS, no_experts, NO_EXPERTS, MORE_LAYERS),
+            refused(OF_READS, no_experts && no_reads, NO_EXPERTS, MORE_LAYERS),
+            refused(["activations"], no_packed, "none of the weights in use are packed", LEAVE_AWAY),
+            refused(["mirror"], true, "what it gives is not predicted", "add its rate to that of --disk"),
+            refused(["check-experts", "governor"], true, "it acts in a run only", LEAVE_AWAY),
+            refused(["expert-top-p"], true, TOP_P, LEAVE_AWAY),
+            refused(["cache-policy"], args.trace.is_empty(), CHANCE, "give a --trace or leave it away"),
+            refused(["readers"], self.no_drive(), NOT_READ, LEAVE_AWAY),
+            refused(["io"], self.no_drive() && !self.may_crowd(), NOT_READ, LEAVE_AWAY),
+            refused(["threads"], args.no_measure && !plan.packs, NOT_COMPUTED, LEAVE_AWAY),
+            refused(["device", "activations"], args.no_measure, NOT_COMPUTED, LEAVE_AWAY),
+            refused(["overlap", "look-ahead"], args.no_measure, NOT_COMPUTED, LEAVE_AWAY),
+            refused(["look-ahead"], contradicts, IN_TURN, "take --overlap on or leave it away"),
+        ]
+    }
+
+    /// What changes nothing as memory, files and measurements happen to be.
+    fn decided_otherwise(&self) -> Vec<Row> {
+        let (plan, engine) = (self.plan, &self.args.engine);
+        let (resident, no_reads) = (plan.all_resident(), !self.needs_drive());
+        let as_direct = self.mapped() == mapped_reads(plan, self.available, Access::Direct);
+        let number = matches!(engine.look_ahead, LookAhead::Ranks(_));
+        vec![
+            told(["disk"], no_reads && plan.slab.is_none(), NO_EXPERTS),
+            told(["trace", "cache-policy", "overlap", "look-ahead"], resident, RESIDENT),
+            told(["disk", "io", "readers"], no_reads, RESIDENT),
+            told(
+                ["io"],
+                self.no_drive() && as_direct,
+                "no drive is measured, and mapped weights find as much room as ever",
             ),
-        ]);
-        if args.trace.is_empty() {
-            let what = "has no effect on a plan without --trace: by chance every policy finds as much";
-            idle.push(("cache-policy", what));
-        }
-        if args.disk.is_some() || args.no_measure {
-            let what = "has no effect on a plan: no drive is measured";
-            idle.push(("readers", what));
-            // Where experts come through the file cache, mapped weights have less room there.
-            if plan.dense.mapped == 0 || plan.all_resident() {
-                idle.push(("io", what));
+            told(["io"], self.lacks_drive && as_direct, NO_RATE),
+            told(["readers"], self.lacks_drive, NO_RATE),
+            told(["look-ahead"], !engine.overlap.0, IN_TURN),
+            told(["overlap", "look-ahead"], self.lacks_drive, NO_RATE),
+            told(["overlap", "look-ahead"], self.lacks_computing, NO_COMPUTING),
+            told(["device", "activations"], self.lacks_computing, NO_COMPUTING),
+            told(["threads"], self.lacks_computing && !plan.packs, NO_COMPUTING),
+            told(
+                ["look-ahead"],
+                number,
+                "a plan asks whether experts are guessed, not how many: all numbers are as auto",
+            ),
+        ]
+    }
+
+    /// Whether no drive is to be measured.
+    fn no_drive(&self) -> bool {
+        self.args.no_measure || self.args.disk.is_some()
+    }
+
+    /// Experts that come through the file cache may take the room of mapped weights there.
+    fn may_crowd(&self) -> bool {
+        let (plan, engine) = (self.plan, &self.args.engine);
+        engine.io == Access::Buffered && plan.is_streamed() && plan.dense.mapped > 0
+    }
+
+    /// Each setting that changes nothing, with what is said of it by the first row that holds, and its advice.
+    fn idle(&self) -> Vec<(&'static str, String, Option<&'static str>)> {
+        let mut idle: Vec<(&str, String, Option<&str>)> = Vec::new();
+        let rows = self.decided_by_flags().into_iter().chain(self.decided_otherwise());
+        for Row { settings, why, advice, .. } in rows.filter(|row| row.holds) {
+            for name in settings {
+                if idle.iter().all(|(other, ..)| *other != name) {
+                    idle.push((name, format!("has no effect on this plan: {why}"), advice));
+                }
             }
         }
-        if args.no_measure {
-            let what =
-                "has no effect on a plan: nothing is computed to be measured, so that seconds stay unknown";
-            idle.extend([("overlap", what), ("look-ahead", what)]);
-        }
+        idle
     }
-    if args.no_measure {
-        let what = "has no effect on a plan: nothing is computed to be measured";
-        idle.extend([("device", what), ("activations", what)]);
-        // Who packs needs room for it.
-        if plan.dense.packed.is_empty() {
-            idle.push(("threads", what));
-        }
-    }
-    let notes = idle.into_iter().map(|(name, what)| settings::idle(name, what));
-    Ok(notes.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
-}
 
-/// What was given for reads that there are none of: memory decides that, so it is enough to say so.
-pub(super) fn without_reads(args: &PlanArgs, plan: &Plan, reads_mapped: bool) -> Vec<String> {
-    let why = match plan.slab {
-        None => "none of the layers in use has routed experts",
-        Some(_) if plan.all_resident() => "there is a slot for every expert",
-        Some(_) => return Vec::new(),
-    };
-    let what = format!("changes nothing: {why}");
-    let mut notes = Vec::new();
-    if !args.trace.is_empty() {
-        notes.push(format!("--trace {what}"));
+    /// Refuses what was typed and changes nothing in any plan with these flags.
+    ///
+    /// # Errors
+    /// The first such setting.
+    pub(super) fn refuse(&self) -> Result<(), Failure> {
+        for (name, what, advice) in self.idle() {
+            if let Some(advice) = advice {
+                settings::idle(name, &what, advice)?;
+            }
+        }
+        Ok(())
     }
-    if !reads_mapped {
-        notes.extend(args.disk.map(|_| format!("--disk {what}")));
-        notes.extend(of_drives(&what));
-    }
-    notes
-}
 
-/// What was given of how a drive is measured, of which this holds.
-pub(super) fn of_drives(what: &str) -> impl Iterator<Item = String> {
-    ["io", "readers"].into_iter().filter_map(move |name| settings::told(name, what))
+    /// Notes of what changes nothing and is not refused.
+    pub(super) fn notes(&self) -> Vec<String> {
+        let told = |(name, what, _): (&str, String, Option<&str>)| {
+            // Flags of one call have no origin.
+            let is_typed = match name {
+                "disk" => self.args.disk.is_some(),
+                "trace" => !self.args.trace.is_empty(),
+                _ => return settings::told(name, &what),
+            };
+            is_typed.then(|| format!("--{name} {what}"))
+        };
+        self.idle().into_iter().filter_map(told).collect()
+    }
 }

@@ -3,7 +3,7 @@
 use crate::args::EngineArgs;
 use crate::load::Model;
 use crate::report::Settings;
-use engine::predict::{Bound, Prediction, Rates, Reads, Together};
+use engine::predict::{Bound, DriveSeconds, Prediction, Rates, Together, Traffic};
 use engine::{Limits, Plan, show_bytes};
 use models::LookAhead;
 use serde_json::{Value, json};
@@ -26,14 +26,14 @@ impl Origin {
     }
 }
 
-/// A figure.
+/// A figure of a machine.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Given {
+pub(super) struct Figure {
     pub(super) value: f64,
     pub(super) origin: Origin,
 }
 
-impl Given {
+impl Figure {
     fn json(self) -> Value {
         json!({"value": self.value, "origin": self.origin.name()})
     }
@@ -105,13 +105,13 @@ pub(super) struct PlannedMachine {
     pub(super) limits: Limits,
     pub(super) memory: Origin,
     pub(super) computing: Option<Rates>,
-    pub(super) drive: Option<Given>,
+    pub(super) drive: Option<Figure>,
 }
 
 impl PlannedMachine {
     fn json(&self) -> Value {
         let Limits { total, available } = self.limits;
-        let measured = |value: f64| Given { value, origin: Origin::Measured }.json();
+        let measured = |value: f64| Figure { value, origin: Origin::Measured }.json();
         let rates = self.computing.as_ref();
         let products = rates.map(|rates| {
             let product = |rate: &engine::predict::ProductRate| {
@@ -131,7 +131,7 @@ impl PlannedMachine {
                 "reserve_bytes": self.limits.reserve(),
                 "origin": self.memory.name(),
             },
-            "disk_bytes_per_second": self.drive.map(Given::json),
+            "disk_bytes_per_second": self.drive.map(Figure::json),
             "memory_bytes_per_second": rates.map(|rates| measured(rates.memory_bytes)),
             "floats_per_second": rates.map(|rates| measured(rates.floats)),
             "byte_products_per_second": rates.map(|rates| measured(rates.byte_products)),
@@ -147,27 +147,47 @@ pub(super) struct Bounded {
     pub(super) bound: Bound,
 }
 
+/// What a step is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StepKind {
+    /// A token of the answer.
+    Answer,
+    /// Tokens of a prompt.
+    Prompt,
+}
+
+/// What the least and the most seconds depend on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Depends {
+    /// On how many guesses are right.
+    pub(super) on_guesses: bool,
+    /// On which mapped weights the system keeps.
+    pub(super) on_mapped: bool,
+}
+
 /// A step as it is told; seconds are for one of its tokens, and None where a rate is not known.
 pub(super) struct StepFacts {
+    pub(super) kind: StepKind,
     pub(super) step: Prediction,
+    pub(super) depends: Depends,
     pub(super) compute: Option<f64>,
     /// The least and the most: mapped weights without room make the difference.
     pub(super) reads: Option<[f64; 2]>,
     /// If all guesses are right, and no more mapped weights are read than must be.
-    pub(super) least: Option<Bounded>,
+    pub(super) at_best: Option<Bounded>,
     /// If no guess is right, and as many are read as can be.
-    pub(super) most: Option<Bounded>,
+    pub(super) at_worst: Option<Bounded>,
 }
 
 impl StepFacts {
     /// Of a prediction, with the settings that say how reads and computing go together.
-    pub(super) fn new(step: Prediction, drive: Option<Given>, args: &EngineArgs) -> Self {
-        let rows = f64::from(step.rows);
+    pub(super) fn new(kind: StepKind, step: Prediction, drive: Option<Figure>, args: &EngineArgs) -> Self {
+        let rows = f64::from(step.tokens.rows);
         let reads = match drive {
             Some(drive) => Some(step.reads(drive.value)),
-            None => (step.bytes_most() < 1.0).then(<[Reads; 2]>::default),
+            None => (step.bytes_most() < 1.0).then(<[DriveSeconds; 2]>::default),
         };
-        let (least, most) = match (args.overlap.0, args.look_ahead) {
+        let (best, worst) = match (args.overlap.0, args.look_ahead) {
             (false, _) => (Together::InTurn, Together::InTurn),
             (true, LookAhead::Off) => (Together::Dependent, Together::Dependent),
             (true, _) => (Together::Guessed, Together::Dependent),
@@ -177,41 +197,52 @@ impl StepFacts {
             let seconds = time.seconds(reads, together) / rows;
             Some(Bounded { seconds, bound: time.bound(reads, together) })
         };
-        let (least, most) = (of(0, least), of(1, most));
-        let compute = step.time.as_ref().map(|time| time.compute() / rows);
-        let reads = reads.map(|both| both.map(|reads| reads.all() / rows));
-        StepFacts { step, compute, reads, least, most }
+        let is_read = step.experts.bytes_read(step.traffic) >= 1.0;
+        StepFacts {
+            kind,
+            depends: Depends { on_guesses: best != worst && is_read, on_mapped: step.mapped.most > 0 },
+            compute: step.time.as_ref().map(|time| time.compute() / rows),
+            reads: reads.map(|both| both.map(|reads| reads.all() / rows)),
+            at_best: of(0, best),
+            at_worst: of(1, worst),
+            step,
+        }
+    }
+
+    /// What it asks for; None where no layer has experts.
+    pub(super) fn traffic(&self) -> Option<Traffic> {
+        (self.step.experts.layers > 0).then_some(self.step.traffic)
     }
 
     /// Bytes for one of its tokens: if no expert is found, and with hits. Of mapped weights the least.
     pub(super) fn bytes(&self) -> (f64, f64) {
         let [mapped, _] = self.mapped();
-        let rows = f64::from(self.step.rows);
-        (self.step.expert_bytes_cold() / rows + mapped, self.step.expert_bytes_read() / rows + mapped)
+        let Prediction { tokens, experts, traffic, .. } = &self.step;
+        let rows = f64::from(tokens.rows);
+        (experts.bytes_asked(*traffic) / rows + mapped, experts.bytes_read(*traffic) / rows + mapped)
     }
 
     /// Bytes of mapped weights for one of its tokens: the least and the most that are read again.
     fn mapped(&self) -> [f64; 2] {
-        [self.step.mapped.least, self.step.mapped.most].map(|bytes| bytes as f64 / f64::from(self.step.rows))
-    }
-
-    /// `token`, or how many of a prompt.
-    pub(super) fn name(&self) -> &'static str {
-        if self.step.rows == 1 { "token" } else { "prompt" }
+        let (mapped, rows) = (self.step.mapped, f64::from(self.step.tokens.rows));
+        [mapped.least, mapped.most].map(|bytes| bytes as f64 / rows)
     }
 
     fn json(&self) -> Value {
         let ((cold, bytes), mapped) = (self.bytes(), self.mapped());
-        let traffic = self.step.traffic;
+        let traffic = self.traffic();
         let seconds = |of: Option<Bounded>| of.map(|of| of.seconds);
         let bound = |of: Option<Bounded>| of.map(|of| of.bound.name());
         json!({
-            "step": self.name(),
-            "rows": self.step.rows,
-            "tokens_before": self.step.behind,
-            "experts_a_layer": traffic.experts,
-            "hit_rate": traffic.hit_rate,
-            "hits_from": traffic.source.name(),
+            "step": match self.kind {
+                StepKind::Answer => "token",
+                StepKind::Prompt => "prompt",
+            },
+            "rows": self.step.tokens.rows,
+            "tokens_before": self.step.tokens.behind,
+            "experts_a_layer": traffic.map(|traffic| traffic.experts),
+            "hit_rate": traffic.map(|traffic| traffic.hit_rate),
+            "hits_from": traffic.map(|traffic| traffic.source.name()),
             "bytes_per_token_cold": cold,
             "bytes_per_token": bytes,
             "mapped_bytes_per_token": {"least": mapped[0], "most": mapped[1]},
@@ -219,26 +250,26 @@ impl StepFacts {
                 "compute": self.compute,
                 "reads": self.reads.map(|reads| reads[0]),
                 "reads_most": self.reads.map(|reads| reads[1]),
-                "all_guesses_right": seconds(self.least),
-                "no_guess_right": seconds(self.most),
+                "at_best": seconds(self.at_best),
+                "at_worst": seconds(self.at_worst),
             },
-            "bound": {"all_guesses_right": bound(self.least), "no_guess_right": bound(self.most)},
+            "bound": {"at_best": bound(self.at_best), "at_worst": bound(self.at_worst)},
         })
     }
 }
 
 /// Everything.
-pub(super) struct Outlook {
+pub(super) struct Outlook<'a> {
     pub(super) model: Vec<String>,
     pub(super) settings: Settings,
     pub(super) source: Source,
     pub(super) machine: PlannedMachine,
-    pub(super) plan: Plan,
+    pub(super) plan: &'a Plan,
     pub(super) steps: Vec<StepFacts>,
     pub(super) notes: Vec<String>,
 }
 
-impl Outlook {
+impl Outlook<'_> {
     /// For programs.
     pub(super) fn json(&self) -> Value {
         let Outlook { model, settings, source, machine, plan, steps, notes } = self;

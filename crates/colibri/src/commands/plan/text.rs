@@ -1,5 +1,5 @@
 //! A plan in words and columns, for people. Computes nothing.
-use super::outlook::{Bounded, Given, Outlook, PlannedMachine, Source, StepFacts};
+use super::outlook::{Bounded, Depends, Figure, Outlook, PlannedMachine, Source, StepFacts, StepKind};
 use crate::probe::samples::duration;
 use crate::report::{counted, paragraph};
 use engine::predict::Bound;
@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 const COLUMNS: usize = 80;
 
 /// All of it. Writing to a string cannot fail.
-pub(super) fn text(outlook: &Outlook) -> String {
+pub(super) fn text(outlook: &Outlook<'_>) -> String {
     let Outlook { model, source, machine, plan, steps, notes, settings } = outlook;
     let mut text = format!("{}\n", head(model, source));
     let _ = writeln!(text, "{}\n", settings.lines(COLUMNS));
@@ -70,10 +70,10 @@ fn memory(text: &mut String, machine: &PlannedMachine, plan: &Plan) {
         }
     }
     let _ = writeln!(text, "{:>10}  in all", show_bytes(plan.bytes()));
-    let without_room = plan.mapped_without_room(limits.usable());
+    let without_room = plan.mapped_without_room(limits.available);
     for (bytes, what) in [
         (plan.dense.mapped, "of weights are mapped: in memory as far as that is left"),
-        (without_room, "of these at least have no room: every step reads them again"),
+        (without_room, "of these, about, have no room: every step reads at least so much again"),
     ] {
         if bytes > 0 {
             let _ = writeln!(text, "{:>10}  {what}", show_bytes(bytes));
@@ -107,7 +107,7 @@ fn experts(text: &mut String, plan: &Plan) {
 
 fn rates(text: &mut String, machine: &PlannedMachine) {
     let mut all = Vec::new();
-    if let Some(Given { value, origin }) = machine.drive {
+    if let Some(Figure { value, origin }) = machine.drive {
         all.push(format!("disk {}/s ({})", show_bytes(value as u64), origin.name()));
     }
     if let Some(rates) = &machine.computing {
@@ -120,25 +120,24 @@ fn rates(text: &mut String, machine: &PlannedMachine) {
 }
 
 fn predicted(text: &mut String, steps: &[StepFacts]) {
-    let _ = writeln!(
-        text,
-        "{:<30}{:>8}{:>7}{:>9}{:>11}{:>11}",
-        "for each token", "empty", "hits", "read", "guesses", "guesses"
-    );
-    let _ =
-        writeln!(text, "{:<30}{:>8}{:>7}{:>9}{:>11}{:>11}", "", "cache", "", "", "all right", "all wrong");
+    for [what, cold, hits, read, best, worst] in
+        [["for each token", "empty", "hits", "read", "at best", "at worst"], ["", "cache", "", "", "", ""]]
+    {
+        let line = format!("{what:<30}{cold:>8}{hits:>7}{read:>9}{best:>11}{worst:>11}");
+        let _ = writeln!(text, "{}", line.trim_end());
+    }
     for step in steps {
         let (cold, bytes) = step.bytes();
+        let hits = step.traffic().map_or("-".to_owned(), |of| format!("{:.1}%", of.hit_rate * 100.0));
         let seconds = |of: Option<Bounded>| of.map_or("unknown".to_owned(), |of| duration(of.seconds));
         let _ = writeln!(
             text,
-            "{:<30}{:>8}{:>7}{:>9}{:>11}{:>11}",
+            "{:<30}{:>8}{hits:>7}{:>9}{:>11}{:>11}",
             name(step),
             show_bytes(cold as u64),
-            format!("{:.1}%", step.step.traffic.hit_rate * 100.0),
             show_bytes(bytes as u64),
-            seconds(step.least),
-            seconds(step.most)
+            seconds(step.at_best),
+            seconds(step.at_worst)
         );
     }
     for step in steps {
@@ -148,25 +147,49 @@ fn predicted(text: &mut String, steps: &[StepFacts]) {
             reads => known(reads.map(|reads| reads[0])),
         };
         let mut line = format!("{}: computing {}, reading {reads}", name(step), known(step.compute));
-        match (step.least, step.most) {
-            (Some(least), Some(most)) if least.bound == most.bound => {
-                let _ = write!(line, "; bound by {}", words(least.bound));
+        match (step.at_best, step.at_worst) {
+            (Some(best), Some(worst)) if best.bound == worst.bound => {
+                let _ = write!(line, "; bound by {}", words(best.bound));
             }
-            (Some(least), Some(most)) => {
-                let (least, most) = (words(least.bound), words(most.bound));
-                let _ = write!(line, "; bound by {least} if all guesses are right, by {most} if none are");
+            (Some(best), Some(worst)) => {
+                let (best, worst) = (words(best.bound), words(worst.bound));
+                let _ = write!(line, "; bound by {best} at best, by {worst} at worst");
             }
             _ => {}
         }
         let _ = writeln!(text, "{}", paragraph(&line, 2, COLUMNS));
     }
+    if steps.iter().any(|step| step.at_best.is_some()) {
+        let _ = writeln!(text, "{}", paragraph(&between(steps), 2, COLUMNS));
+    }
+}
+
+/// What the least and the most seconds of these steps stand for.
+fn between(steps: &[StepFacts]) -> String {
+    let of = |of: fn(&Depends) -> bool| steps.iter().any(|step| of(&step.depends));
+    let (guesses, mapped) = (of(|depends| depends.on_guesses), of(|depends| depends.on_mapped));
+    let parts = [
+        (guesses, "all experts are guessed right", "none is"),
+        (
+            mapped,
+            "the system keeps the mapped weights that have room and reads the others while something is computed",
+            "all of them are read again and waited for",
+        ),
+    ];
+    let parts = parts.iter().filter(|(depends, ..)| *depends);
+    let (best, worst): (Vec<&str>, Vec<&str>) = parts.map(|(_, best, worst)| (*best, *worst)).unzip();
+    if best.is_empty() {
+        return "at best is at worst: nothing depends on guesses or on mapped weights".to_owned();
+    }
+    format!("at best: {}; at worst: {}", best.join(", and "), worst.join(", and "))
 }
 
 fn name(step: &StepFacts) -> String {
-    match step.step.rows {
-        1 if step.step.behind == 0 => "answer, first token".into(),
-        1 => format!("answer, {} tokens before", step.step.behind),
-        rows => format!("prompt, chunks of {rows}"),
+    let tokens = step.step.tokens;
+    match (step.kind, tokens.behind) {
+        (StepKind::Prompt, _) => format!("prompt, chunks of {}", tokens.rows),
+        (StepKind::Answer, 0) => "answer, first token".into(),
+        (StepKind::Answer, behind) => format!("answer, {} before", counted(behind, "token")),
     }
 }
 
