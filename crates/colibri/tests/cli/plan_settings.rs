@@ -129,7 +129,8 @@ fn every_setting_changes_a_figure_or_is_told_or_refused() {
             scope.spawn(|| {
                 while let Some((flags, plain, name, value)) = steps.get(next.fetch_add(1, Ordering::Relaxed))
                 {
-                    wrongs.lock().unwrap().extend(wrong(flags, plain, name, value));
+                    let found = wrong(flags, plain, name, value);
+                    wrongs.lock().unwrap().extend(found);
                 }
             });
         }
