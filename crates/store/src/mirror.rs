@@ -15,8 +15,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Bytes of one read that the mirror gives at most: they come into memory aside first, so that a drive that never answers
-/// holds no slot.
-pub const MIRROR_BYTES_A_READ: u64 = 8 << 20;
+/// holds no slot. Nearly all of an expert of Kimi K3, since the mirror may be far the faster one.
+pub const MIRROR_BYTES_A_READ: u64 = 16 << 20;
 
 /// A mirror that takes longer than this, and longer than [`PATIENCE_FACTOR`] times the primary, is given up.
 const PATIENCE: Duration = Duration::from_secs(2);
