@@ -241,9 +241,27 @@ extern "C" fn on_fault(signal: libc::c_int, info: *mut libc::siginfo_t, context:
     elsewhere(signal, info, context);
 }
 
-/// What would have happened without us.
+/// Whether a process has sent a signal, and no instruction has failed.
+fn is_sent(code: libc::c_int) -> bool {
+    /// What is sent has no positive code, but with `kill` on macOS.
+    const USER_OF_MACOS: libc::c_int = 0x10001;
+    code <= 0 || cfg!(target_vendor = "apple") && code == USER_OF_MACOS
+}
+
+/// What would have happened without us; a signal that somebody sent ends the program.
 fn elsewhere(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let Some(before) = BEFORE.get() else { return };
+    // SAFETY: the kernel gives a valid `info`.
+    if is_sent(unsafe { (*info).si_code }) {
+        // No instruction has failed, so none fails again: whoever was here before, Rust's own watch over stacks, would wait
+        // for that in vain.
+        // SAFETY: both may be called in a handler.
+        unsafe {
+            libc::signal(signal, libc::SIG_DFL);
+            libc::raise(signal);
+        }
+        return;
+    }
     match before.sa_sigaction {
         libc::SIG_DFL | libc::SIG_IGN => {
             // The instruction fails again when this returns, and then the system ends the program.

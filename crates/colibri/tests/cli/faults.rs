@@ -92,6 +92,24 @@ fn a_shard_that_is_cut_off_while_the_model_runs_is_named_and_the_chat_goes_on() 
     }
 }
 
+/// The handler of a drive's faults keeps no signal from ending the program.
+#[cfg(unix)]
+#[test]
+fn a_signal_of_a_fault_that_somebody_sends_ends_a_program_with_mapped_weights() {
+    use std::os::unix::process::ExitStatusExt as _;
+    let place = TempDir::new().unwrap();
+    let container = place.path().join("container");
+    let model = data("k3-tiny");
+    let made = colibri(&["convert", "--thin", "--dense", "int8", text_of(&model), text_of(&container)]);
+    assert_eq!(made.code, 0, "{}", made.stderr);
+    let mut chat = Chat::begin(&container, &["--dense-residency", "mapped", "--max-tokens", "1"]);
+    assert!(chat.ask("Hi")["error"].is_null());
+    Command::new("kill").args(["-BUS", &chat.child.id().to_string()]).output().unwrap();
+    // One that lives on ends with its input.
+    drop(chat.input);
+    assert!(chat.child.wait().unwrap().signal().is_some());
+}
+
 /// Bytes that are as good as any others are found by checksums only: where there are any, by name.
 #[test]
 fn experts_that_are_overwritten_while_the_model_runs_are_found_by_their_checksums() {
