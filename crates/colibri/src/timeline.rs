@@ -24,6 +24,8 @@ use store::cache::{ReadSpan, UnderWay, Waiting, WatchReads};
 /// Records on their way to the thread that writes, at most; what comes while there are so many is left out and counted. The
 /// longest steps have more than half as many, and all of a step comes at once.
 const RECORDS_MAX: usize = 1 << 18;
+/// Memory that these take.
+pub(crate) const BYTES_MAX: u64 = (RECORDS_MAX * size_of::<Record>()) as u64;
 /// How often that thread looks for records.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Bytes that are written at once, about.

@@ -1,11 +1,11 @@
 //! A model at work for one command: planned, announced, loaded, fed with prompts. Knows no command.
-use crate::args::EngineArgs;
+use crate::args::{EngineArgs, RecordArgs};
 use crate::errors::Failure;
 use crate::load::{self, Model};
 use crate::report::{self, Pace, Settings, Stats};
 use crate::sampling::Decoding;
 use crate::settings::{self, LEAVE_AWAY};
-use crate::{interrupt, profile, progress};
+use crate::{interrupt, profile, progress, timeline};
 use engine::plan::Request;
 use engine::{Engine, EngineError, Plan, Session, Streaming};
 use models::kimi_k3::KimiK3Config;
@@ -56,6 +56,15 @@ impl Demand {
     pub(crate) fn holding(mut self, what: &str, bytes: u64) -> Self {
         self.held.push((what.to_owned(), bytes));
         self
+    }
+
+    /// It is recorded.
+    pub(crate) fn recording(self, records: &RecordArgs) -> Self {
+        if records.timeline.is_none() {
+            self
+        } else {
+            self.holding("events of the timeline", timeline::BYTES_MAX)
+        }
     }
 
     /// The command takes rows of results: so few rows are fed at once that these stay small.

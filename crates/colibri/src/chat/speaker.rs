@@ -80,7 +80,7 @@ impl Speaker {
         let chat = saved.map(|file| saved::load(file, voice.model(), voice.vocabulary())).transpose()?;
         let decoding = sampling::of_chat(sampling, &model, voice.stop_ids())?.with_logprobs(logprobs);
         let tokens = chat.as_ref().map_or(0, |chat| chat.record.ids.len());
-        let demand = demand(&model, engine, tokens, several)?.choosing(decoding.clone());
+        let demand = demand(&model, engine, tokens, several)?.choosing(decoding.clone()).recording(records);
         let planned = Planned::new(&model, engine, demand)?;
         let mut records = Records::create(records, &places.model, &model)?;
         let mut work = planned.load()?;

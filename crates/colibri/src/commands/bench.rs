@@ -238,7 +238,8 @@ impl<'a> Bench<'a> {
         request.context.get_or_insert(longest);
         request.sequences = tasks.len() as u32;
         let demand = Demand::new(request, 0)
-            .holding("memory that reading is measured with", Machine::bytes(self.bytes));
+            .holding("memory that reading is measured with", Machine::bytes(self.bytes))
+            .recording(&args.records);
         let planned = Planned::new(model, &args.engine, demand)?;
         for (name, value) in json!(planned.settings).as_object().into_iter().flatten() {
             self.record.settings.insert(name.clone(), value.clone());

@@ -32,7 +32,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let tokenizer = load::tokenizer(&model)?;
     let prompt = load::prompt_by(&args.prompt, &model, || Ok(&tokenizer))?;
     let request = load::request(&args.engine, None, 1);
-    let demand = Demand::new(request, prompt.len()).choosing(decoding.clone());
+    let demand = Demand::new(request, prompt.len()).choosing(decoding.clone()).recording(&args.records);
     let planned = Planned::new(&model, &args.engine, demand)?;
     note_ends(&decoding, &planned.plan, prompt.len());
     let mut records = Records::create(&args.records, &args.model.model, &model)?;

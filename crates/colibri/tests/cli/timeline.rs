@@ -57,6 +57,7 @@ fn a_timeline_agrees_with_the_statistics() {
     let (file, model) = (place.path().join("timeline.json"), data("k3-tiny"));
     let answer = colibri(&run(text_of(&model), text_of(&file), &["--look-ahead", "off", "--chunk", "3"]));
     assert!(answer.stderr.contains("wrote a timeline of"), "{}", answer.stderr);
+    assert!(answer.stderr.contains("23.07 MB  events of the timeline"), "{}", answer.stderr);
     let (answer, events) = (answer.good(), events(&file));
     let counted = &answer["stats"]["experts"];
     assert_eq!(bytes(&events), counted["bytes_read"].as_u64().unwrap());
@@ -169,7 +170,7 @@ fn a_place_that_cannot_be_is_refused() {
             "it lies in the model directory",
         ),
         (vec!["run", "Once", "--timeline", &folder], "a file name is expected"),
-        (vec!["run", "Once", "--timeline", &same, "--trace-routing", &same], "are one file; choose two"),
+        (vec!["run", "Once", "--timeline", &same, "--trace-routing", &same], "; choose two files"),
         (vec!["bench", "machine", "--timeline", &same], "--timeline has no effect on `bench machine`"),
         (vec!["logits", "Once", "--out", &same, "--timeline", &same], "--timeline"),
         #[cfg(unix)]
