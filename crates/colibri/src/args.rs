@@ -159,6 +159,11 @@ impl Command {
         }
     }
 
+    /// The flag whose file `--out` may replace: it is read whole before.
+    pub(crate) fn replaces(&self) -> Option<&'static str> {
+        matches!(self, Command::Tune(_)).then_some("--profile")
+    }
+
     /// Directories of the model.
     pub(crate) fn models(&self) -> &[PathBuf] {
         match self {

@@ -50,7 +50,7 @@ fn main() -> ExitCode {
     arguments.messages.color.decide();
     settings::put_in_force(origins);
     let json = arguments.command.json();
-    let logging = target::take_all(&paths)
+    let logging = target::take_all(&paths, arguments.command.replaces())
         .and_then(|()| logging::start(&arguments.messages, arguments.command.models()));
     let listening = interrupt::listen(json).map_err(|error| Failure::Io {
         what: "listening for Ctrl-C".into(),

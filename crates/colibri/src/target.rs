@@ -85,6 +85,8 @@ pub(crate) fn state_folder() -> Result<PathBuf, HomeDirError> {
 pub(crate) const CHAT_HISTORY: &str = "chat-history";
 /// How the names of histories of experts begin there.
 pub(crate) const EXPERT_HISTORIES: &str = "experts-";
+/// The same of profiles.
+pub(crate) const PROFILES: &str = "profile-";
 
 /// Flags that name a file to be written; every other path is one that is read.
 const OUTPUTS: [&str; 4] = ["--log-file", "--out", "--timeline", "--trace-routing"];
@@ -103,17 +105,25 @@ struct Taken {
 /// The files that this process writes.
 static TAKEN: Mutex<Vec<Taken>> = Mutex::new(Vec::new());
 
-/// Takes the files that a command line names, before the first of them is opened.
+/// Takes the files that a command line names, before the first of them is opened. `--out` may be what the flag `replaced` names.
 ///
 /// # Errors
 /// One is to be written that is also to be read, or that another flag names.
-pub(crate) fn take_all(named: &[(String, PathBuf)]) -> Result<(), Failure> {
+pub(crate) fn take_all(named: &[(String, PathBuf)], replaced: Option<&str>) -> Result<(), Failure> {
     let (outputs, inputs): (Vec<_>, Vec<_>) =
         named.iter().partition(|(flag, _)| OUTPUTS.contains(&flag.as_str()));
+    let inputs: Vec<_> = inputs
+        .into_iter()
+        .filter_map(|(flag, given)| Some((flag.as_str(), given, given.canonicalize().ok()?)))
+        .collect();
     for (flag, out) in outputs {
         // What is wrong with a place is told by who writes there.
-        let Ok(file) = out.canonicalize().or_else(|_| fresh(flag, out)) else { continue };
-        if let Some((input, given)) = inputs.iter().find(|(_, input)| is_same(input, &file)) {
+        let file = if out.symlink_metadata().is_ok() { existing(out).ok() } else { fresh(flag, out).ok() };
+        let Some(file) = file else { continue };
+        let clash = inputs
+            .iter()
+            .find(|(input, _, read)| is_same(read, &file) && !(flag == "--out" && replaced == Some(*input)));
+        if let Some((input, given, _)) = clash {
             return Err(two_of_one((flag, out), (input, given)));
         }
         take(flag, out, &file)?;
@@ -136,8 +146,9 @@ fn take(flag: &str, out: &Path, file: &Path) -> Result<(), Failure> {
 }
 
 fn two_of_one((flag, given): (&str, &Path), (other, other_given): (&str, &Path)) -> Failure {
-    let (given, other_given) = (given.display(), other_given.display());
-    Failure::Usage(format!("{flag} {given} and {other} {other_given} are one file; choose two"))
+    let alias =
+        if given == other_given { String::new() } else { format!(", which is {},", other_given.display()) };
+    Failure::Usage(format!("{flag} and {other} both name {}{alias}; choose two files", given.display()))
 }
 
 /// Whether two places, links followed, are one file.
@@ -179,19 +190,23 @@ pub(crate) fn place(flag: &str, out: &Path, models: &[PathBuf]) -> Result<PathBu
             )));
         }
     }
-    if is_history(&file) {
-        return Err(refused("it is a history that colibri keeps by itself; choose another place"));
+    if is_kept(flag, &file) {
+        return Err(refused(
+            "it is a history or a profile that colibri keeps by itself; choose another place",
+        ));
     }
     take(flag, out, &file)?;
     Ok(file)
 }
 
-/// Whether a file is one of those that are kept from run to run without being named.
-fn is_history(file: &Path) -> bool {
+/// Whether a file is one of those that are kept from run to run without being named. Profiles are written under `--out`, named
+/// or not.
+fn is_kept(flag: &str, file: &Path) -> bool {
     let kept = state_folder().ok().and_then(|folder| folder.canonicalize().ok());
     let name = file.file_name().unwrap_or_default().to_string_lossy();
+    let is_profile = flag != "--out" && name.starts_with(PROFILES);
     kept.is_some_and(|kept| file.parent() == Some(&kept))
-        && (name == CHAT_HISTORY || name.starts_with(EXPERT_HISTORIES))
+        && (name == CHAT_HISTORY || name.starts_with(EXPERT_HISTORIES) || is_profile)
 }
 
 const NOT_A_FILE: &str = "a file name is expected";
@@ -243,16 +258,17 @@ mod tests {
         let roundabout = folder.path().join(".").join("one");
         for refused in [&one, &roundabout] {
             let message = place("--log-file", refused, &[]).unwrap_err().message();
-            let (name, one) = (refused.display(), one.display());
-            assert_eq!(message, format!("--log-file {name} and --out {one} are one file; choose two"));
+            let name = refused.display();
+            let alias =
+                if *refused == one { String::new() } else { format!(", which is {},", one.display()) };
+            assert_eq!(message, format!("--log-file and --out both name {name}{alias}; choose two files"));
         }
         place("--log-file", &other, &[]).unwrap();
         fs::write(&one, "").unwrap();
         #[cfg(unix)]
         {
             let is_refused = |flag: &str| {
-                let refused =
-                    place(flag, &link, &[]).is_err_and(|why| why.message().contains("are one file"));
+                let refused = place(flag, &link, &[]).is_err_and(|why| why.message().contains("both name"));
                 fs::remove_file(&link).unwrap();
                 refused
             };
@@ -272,16 +288,17 @@ mod tests {
         let [input, new] = ["input", "new"].map(|name| folder.path().join(name));
         fs::write(&input, "").unwrap();
         let named = |flags: [(&str, &PathBuf); 3]| {
-            take_all(&flags.map(|(flag, path)| (flag.to_owned(), path.clone())))
+            take_all(&flags.map(|(flag, path)| (flag.to_owned(), path.clone())), Some("--inputs"))
         };
         named([("--load", &input), ("--trace", &input), ("--timeline", &new)]).unwrap();
         for output in OUTPUTS {
             let flags = [("--trace", &new), (output, &input), ("--config", &input)];
             let message = named(flags).unwrap_err().message();
             let input = input.display();
-            assert_eq!(message, format!("{output} {input} and --config {input} are one file; choose two"));
+            assert_eq!(message, format!("{output} and --config both name {input}; choose two files"));
         }
-        assert!(named([("--model", &new), ("--log-file", &new), ("--load", &new)]).is_err());
+        named([("--inputs", &input), ("--out", &input), ("--load", &new)]).unwrap();
+        assert!(named([("--inputs", &input), ("--timeline", &input), ("--load", &new)]).is_err());
     }
 
     /// A new path is either put into the list of outputs, or it is read.

@@ -65,7 +65,7 @@ fn target(args: &TuneArgs, subject: &Subject) -> Result<Target, Failure> {
     fs::create_dir_all(&folder).map_err(Failure::io("making the directory", &folder))?;
     // An identity is a number in base 16; a container's is what stands in its file.
     let identity: String = subject.model.chars().filter(char::is_ascii_hexdigit).take(16).collect();
-    Target::named("--out", &folder.join(format!("profile-{identity}.toml")), models)
+    Target::named("--out", &folder.join(format!("{}{identity}.toml", target::PROFILES)), models)
 }
 
 /// What was tried of a setting.

@@ -271,6 +271,7 @@ pub(crate) fn read(
     };
     let mut matches = definition.judged(&effective, true)?;
     let mut paths = definition.paths_in(&matches);
+    paths.retain(|(flag, path)| flag != "--profile" || path != Path::new(NO_PROFILE));
     paths.extend(effective.place.path().map(|path| ("--config".to_owned(), path.to_owned())));
     let arguments = Arguments::from_arg_matches_mut(&mut matches)?;
     Ok(Asked { arguments, origins: effective.rows.origins(), paths })
