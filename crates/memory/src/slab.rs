@@ -190,7 +190,15 @@ mod tests {
             for slot in 0..4_u32 {
                 let slab = &slab;
                 scope.spawn(move || {
-                    slab.write(slot).unwrap()[..1000].fill(slot as u8 + 1);
+                    // Another thread may be reading it at the moment.
+                    let mut writer = loop {
+                        match slab.write(slot) {
+                            Some(writer) => break writer,
+                            None => std::thread::yield_now(),
+                        }
+                    };
+                    writer[..1000].fill(slot as u8 + 1);
+                    drop(writer);
                     // Another slot is seen either before or after its writer, never half written.
                     let other = slab.read((slot + 1) % 4);
                     assert!(other[..1000].iter().all(|&byte| byte == other[0]));
