@@ -200,7 +200,7 @@ pub(crate) fn announce(settings: &Settings, plan: &Plan, model: &Model) {
 /// What a token is to read, where experts come and go; `colibri plan` tells more.
 fn expected_reads(plan: &Plan, model: &Model) -> Option<String> {
     let (slab, config) = (plan.slab.filter(|_| plan.is_streamed())?, &model.family.config);
-    let traffic = by_chance(1, (config.ranks, config.experts), (slab.slots(), plan.experts));
+    let traffic = by_chance(1.0, (config.ranks, config.experts), (slab.slots(), plan.experts));
     let layers = plan.experts / config.experts;
     let experts = RoutedExperts { layers, ranks: config.ranks, bytes_each: plan.expert_bytes };
     Some(format!(

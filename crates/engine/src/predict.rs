@@ -275,12 +275,20 @@ pub struct MappedReads {
 }
 
 /// The tokens of a step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepTokens {
-    /// Computed in it.
-    pub rows: u32,
+    /// Computed in it, on average.
+    pub rows: f64,
     /// Before these.
     pub behind: u32,
+}
+
+impl StepTokens {
+    /// Rows of the step that stands for all of them: a step has a whole number.
+    #[must_use]
+    pub fn whole_rows(&self) -> u32 {
+        self.rows.round().max(1.0) as u32
+    }
 }
 
 /// The routed experts that a step picks from.
@@ -324,7 +332,7 @@ pub struct Prediction {
 }
 
 impl Prediction {
-    /// Of the ops of a step.
+    /// Of the ops of a step with the whole rows of its tokens.
     #[must_use]
     pub fn of(
         step: &[Op],
@@ -336,7 +344,7 @@ impl Prediction {
     ) -> Self {
         let picked = Picked {
             experts: (traffic.experts.round() as u64).max(1),
-            rows: u64::from(tokens.rows) * u64::from(experts.ranks),
+            rows: u64::from(tokens.whole_rows()) * u64::from(experts.ranks),
         };
         let time = rates.map(|rates| StepTime::of(step, tokens.behind, picked, rates));
         Prediction { tokens, experts, traffic, mapped, time }

@@ -202,8 +202,8 @@ struct Steps<'a> {
     mapped: MappedReads,
     token: Vec<ops::Op>,
     prompt: Vec<ops::Op>,
-    /// Rows of the prompt: those of a chunk, or as many as the prompts of the traces have.
-    rows: u32,
+    /// Rows of the prompt: those of a chunk, or the mean of what the prompts of the traces have.
+    rows: f64,
     /// What traces say of prompts and of tokens.
     traced: (Option<Traffic>, Option<Traffic>),
 }
@@ -212,11 +212,11 @@ impl<'a> Steps<'a> {
     fn new(args: &PlanArgs, model: &'a Model, plan: &'a Plan, mapped: MappedReads) -> Result<Self, Failure> {
         let traces = traces(args, model, plan)?;
         let traces = if plan.is_streamed() { &traces[..] } else { &[] };
-        let rows = rows_of_chunks(traces, plan.chunk).unwrap_or(plan.chunk);
+        let rows = rows_of_chunks(traces, plan.chunk).unwrap_or(plan.chunk.into());
         let step = |rows| ops_of_step(&model.checkpoint, &model.family, &plan.options, rows);
         let slots = plan.slab.map_or(0, |slab| slab.slots());
         let traced = from_traces(args.engine.cache_policy, slots, traces, plan.chunk);
-        let (token, prompt) = (step(1)?, step(rows)?);
+        let (token, prompt) = (step(1)?, step(StepTokens { rows, behind: 0 }.whole_rows())?);
         Ok(Steps { config: &model.family.config, plan, mapped, token, prompt, rows, traced })
     }
 
@@ -232,7 +232,7 @@ impl<'a> Steps<'a> {
             Prediction::of(step, tokens, experts, traffic, self.mapped, rates)
         };
         let (of_prompt, of_token) = self.traced;
-        let token = |behind| of(&self.token, StepTokens { rows: 1, behind }, of_token);
+        let token = |behind| of(&self.token, StepTokens { rows: 1.0, behind }, of_token);
         let prompt = of(&self.prompt, StepTokens { rows: self.rows, behind: 0 }, of_prompt);
         [
             (StepKind::Answer, token(0)),

@@ -166,22 +166,22 @@ fn kinds_of_products_are_named_once_with_their_largest_matrix() {
 
 #[test]
 fn chance_picks_evenly() {
-    let one = by_chance(1, (16, 896), (896, 896 * 92));
+    let one = by_chance(1.0, (16, 896), (896, 896 * 92));
     close(one.experts, 16.0);
     close(one.hit_rate, 1.0 / 92.0);
     assert_eq!(one.source, HitSource::Chance);
     // The table of the pages: 32 rows read 634 GB of 92 layers at 17.547 MB an expert.
-    let chunk = by_chance(32, (16, 896), (32, 896 * 92));
+    let chunk = by_chance(32.0, (16, 896), (32, 896 * 92));
     close((chunk.experts * 92.0 * 17.547_264e-3).round(), 634.0);
-    assert_eq!(by_chance(7, (4, 4), (8, 8)).source, HitSource::Resident);
-    close(by_chance(7, (4, 4), (8, 8)).experts, 4.0);
+    assert_eq!(by_chance(7.0, (4, 4), (8, 8)).source, HitSource::Resident);
+    close(by_chance(7.0, (4, 4), (8, 8)).experts, 4.0);
 }
 
 #[test]
 fn a_prediction_multiplies_by_layers() {
     let traffic = Traffic { experts: 1.6, hit_rate: 0.25, source: HitSource::Chance };
     let mapped = MappedReads { least: 100, most: 600 };
-    let tokens = StepTokens { rows: 1, behind: 0 };
+    let tokens = StepTokens { rows: 1.0, behind: 0 };
     let experts = RoutedExperts { layers: 2, ranks: 2, bytes_each: 1000 };
     let (step, rates) = (two_layers(), rates());
     let of = |rates| Prediction::of(&step, tokens, experts, traffic, mapped, rates);
@@ -215,11 +215,40 @@ fn traces_tell_of_prompts_and_tokens() {
     // Of 2 and 2 experts one was there; every run begins with empty slots.
     assert_eq!(prompt, of(2.0, 0.25));
     let rows = |chunk| rows_of_chunks(std::slice::from_ref(&trace), chunk);
-    assert_eq!([2, 3, 512].map(rows), [Some(2), Some(3), Some(4)]);
+    assert_eq!([2, 3, 512].map(rows), [Some(2.0), Some(3.0), Some(4.0)]);
     assert_eq!(tokens, of(1.0, 0.75));
     // In one chunk the prompt asks for each of its experts once.
     assert_eq!(from_traces(policy, 8, &[trace], 4).0, of(3.0, 0.0));
     let none = RoutingTrace { head, steps: vec![step(&[5])], cut: 0 };
     assert_eq!(rows_of_chunks(std::slice::from_ref(&none), 4), None);
     assert_eq!(from_traces(policy, 8, &[none], 4), (None, of(1.0, 0.0)));
+}
+
+/// What a token of several prompts reads is the mean over all their tokens: 4 experts for 2 of them and 3 for 3 more.
+#[test]
+fn a_token_of_several_prompts_reads_the_mean() {
+    let head = RoutingHead {
+        identity: [0; 32],
+        first_layer: 1,
+        layers: 1,
+        experts_per_layer: 8,
+        ranks: 2,
+        expert_bytes: 10,
+    };
+    let prompt = |picks: &[u16]| RoutingTrace {
+        head: head.clone(),
+        steps: vec![vec![LayerPicks { layer: 1, picks: picks.to_vec() }]],
+        cut: 0,
+    };
+    let experts = RoutedExperts { layers: 1, ranks: 2, bytes_each: 10 };
+    let bytes_a_token = |traces: &[RoutingTrace]| {
+        let traffic = from_traces("lru".parse().unwrap(), 8, traces, 512).0.unwrap();
+        experts.bytes_read(traffic) / rows_of_chunks(traces, 512).unwrap()
+    };
+    let (two, three) = (prompt(&[0, 1, 2, 3]), prompt(&[0, 1, 0, 2, 1, 2]));
+    close(bytes_a_token(std::slice::from_ref(&two)), 20.0);
+    close(bytes_a_token(std::slice::from_ref(&three)), 10.0);
+    close(bytes_a_token(&[two, three]), (2.0 * 20.0 + 3.0 * 10.0) / 5.0);
+    let whole = |rows| StepTokens { rows, behind: 0 }.whole_rows();
+    assert_eq!([0.2, 1.0, 2.4, 2.5].map(whole), [1, 1, 2, 3]);
 }

@@ -40,9 +40,9 @@ impl HitSource {
 /// A step of `rows` rows that picks `ranks` of a layer's `experts` for each, all equally often:
 /// `experts (1 - (1 - ranks / experts)^rows)` different ones, of which the share of all experts that have slots is there.
 #[must_use]
-pub fn by_chance(rows: u32, (ranks, experts): (u32, u32), (slots, all): (u32, u32)) -> Traffic {
+pub fn by_chance(rows: f64, (ranks, experts): (u32, u32), (slots, all): (u32, u32)) -> Traffic {
     let of_layer = f64::from(experts.max(1));
-    let missed = (1.0 - f64::from(ranks) / of_layer).max(0.0).powf(rows.into());
+    let missed = (1.0 - f64::from(ranks) / of_layer).max(0.0).powf(rows);
     let (hit_rate, source) = if slots >= all {
         (1.0, HitSource::Resident)
     } else {
@@ -73,15 +73,15 @@ pub fn from_traces(
 }
 
 /// Tokens of a chunk on average, where the prompts of such runs are cut into chunks of so many rows: short prompts do not
-/// fill one. None without prompts.
+/// fill one. It is not rounded, so that what all chunks read divided by it is divided by all tokens. None without prompts.
 #[must_use]
-pub fn rows_of_chunks(traces: &[RoutingTrace], chunk: u32) -> Option<u32> {
+pub fn rows_of_chunks(traces: &[RoutingTrace], chunk: u32) -> Option<f64> {
     let (mut rows, mut chunks) = (0, 0);
     for trace in traces.iter().map(|trace| trace.in_chunks(chunk)) {
         rows += trace.chunks().sum::<u64>();
         chunks += trace.chunks().count() as u64;
     }
-    (chunks > 0).then(|| rows.div_ceil(chunks) as u32)
+    (chunks > 0).then(|| rows as f64 / chunks as f64)
 }
 
 fn traffic(part: Part) -> Option<Traffic> {

@@ -182,7 +182,7 @@ pub(super) struct StepFacts {
 impl StepFacts {
     /// Of a prediction, with the settings that say how reads and computing go together.
     pub(super) fn new(kind: StepKind, step: Prediction, drive: Option<Figure>, args: &EngineArgs) -> Self {
-        let rows = f64::from(step.tokens.rows);
+        let rows = step.tokens.rows;
         let reads = match drive {
             Some(drive) => Some(step.reads(drive.value)),
             None => (step.bytes_most() < 1.0).then(<[DriveSeconds; 2]>::default),
@@ -218,13 +218,13 @@ impl StepFacts {
     pub(super) fn bytes(&self) -> (f64, f64) {
         let [mapped, _] = self.mapped();
         let Prediction { tokens, experts, traffic, .. } = &self.step;
-        let rows = f64::from(tokens.rows);
+        let rows = tokens.rows;
         (experts.bytes_asked(*traffic) / rows + mapped, experts.bytes_read(*traffic) / rows + mapped)
     }
 
     /// Bytes of mapped weights for one of its tokens: the least and the most that are read again.
     fn mapped(&self) -> [f64; 2] {
-        let (mapped, rows) = (self.step.mapped, f64::from(self.step.tokens.rows));
+        let (mapped, rows) = (self.step.mapped, self.step.tokens.rows);
         [mapped.least, mapped.most].map(|bytes| bytes as f64 / rows)
     }
 

@@ -187,7 +187,8 @@ fn between(steps: &[StepFacts]) -> String {
 fn name(step: &StepFacts) -> String {
     let tokens = step.step.tokens;
     match (step.kind, tokens.behind) {
-        (StepKind::Prompt, _) => format!("prompt, chunks of {}", tokens.rows),
+        // A mean of several prompts may have a fraction.
+        (StepKind::Prompt, _) => format!("prompt, chunks of {}", (tokens.rows * 10.0).round() / 10.0),
         (StepKind::Answer, 0) => "answer, first token".into(),
         (StepKind::Answer, behind) => format!("answer, {} before", counted(behind, "token")),
     }
