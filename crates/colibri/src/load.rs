@@ -21,6 +21,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use store::container::PARTIAL;
 use store::files::in_first_directory;
+use store::mirror::MIRROR_BYTES_A_READ;
 use store::{Access, Checkpoint, DiskReader, MirroredReader, Reader, StoreError};
 use text::{Segment, Tiktoken, Tokenizer};
 
@@ -272,11 +273,12 @@ pub(crate) fn request(args: &EngineArgs, layers: Option<u32>, copies: u64) -> Re
     }
 }
 
-/// The plan for `tokens` tokens of prompt, beside `held` bytes of the command's own.
-pub(crate) fn plan(model: &Model, request: &Request, tokens: usize, held: u64) -> Result<Plan, Failure> {
-    let mut limits = Limits::of_machine()?;
-    limits.available = limits.available.saturating_sub(held);
-    plan_within(model, request, tokens, limits)
+/// What is kept in memory beside the engine, by name, in bytes.
+pub(crate) type Held = Vec<(String, u64)>;
+
+/// The plan for `tokens` tokens of prompt, beside what is held.
+pub(crate) fn plan(model: &Model, request: &Request, tokens: usize, held: Held) -> Result<Plan, Failure> {
+    plan_within(model, request, tokens, held, Limits::of_machine()?)
 }
 
 /// The same within memory of any size.
@@ -284,9 +286,16 @@ pub(crate) fn plan_within(
     model: &Model,
     request: &Request,
     tokens: usize,
-    limits: Limits,
+    held: Held,
+    mut limits: Limits,
 ) -> Result<Plan, Failure> {
+    let beside = held.iter().map(|(_, bytes)| *bytes).fold(0, u64::saturating_add);
+    limits.available = limits.available.saturating_sub(beside);
     let mut plan = engine::plan(&model.checkpoint, &model.family, request, limits)?;
+    plan.items.extend(held);
+    for (_, needed) in &mut plan.choices {
+        *needed = needed.saturating_add(beside);
+    }
     let (tokens, context, most) = (tokens as u64, plan.context, plan.context_most);
     if tokens > u64::from(context) {
         return Err(Failure::Engine(engine::EngineError::TooLong { tokens, context, most }));
@@ -312,19 +321,39 @@ pub(crate) fn device(args: &EngineArgs) -> Result<Box<dyn Device>, Failure> {
     }
 }
 
-/// How experts will be read, and what is not as it was asked for.
-pub(crate) fn streaming(model: &Model, args: &EngineArgs) -> Result<(Streaming, Vec<String>), Failure> {
-    let (reader, mut notes): (Arc<dyn Reader>, Vec<String>) = if args.mirror.is_empty() {
+/// What reads experts, and what is not as it was asked for.
+pub(crate) fn reader(model: &Model, args: &EngineArgs) -> Result<(Arc<dyn Reader>, Vec<String>), Failure> {
+    if args.mirror.is_empty() {
         let reader = DiskReader::new(model.checkpoint.files(), args.io);
         let notes = reader.notes().to_vec();
-        (Arc::new(reader), notes)
-    } else if args.io == Access::Uring {
+        return Ok((Arc::new(reader), notes));
+    }
+    if args.io == Access::Uring {
         return Err(Failure::Usage("--mirror cannot be read with --io uring; take --io direct".into()));
-    } else {
-        let (reader, notes) = MirroredReader::open(&model.checkpoint, &args.mirror, args.io)
-            .map_err(|error| Failure::from(error).within("--mirror"))?;
-        (Arc::new(reader), notes)
-    };
+    }
+    let (reader, notes) = MirroredReader::open(&model.checkpoint, &args.mirror, args.io)
+        .map_err(|error| Failure::from(error).within("--mirror"))?;
+    Ok((Arc::new(reader), notes))
+}
+
+/// What a mirror holds in memory with this reader: nothing where no layer in use has routed experts, which alone come from it.
+pub(crate) fn held_by_mirror(
+    model: &Model,
+    args: &EngineArgs,
+    layers: Option<u32>,
+    reader: &dyn Reader,
+) -> Held {
+    let config = &model.family.config;
+    if args.mirror.is_empty() || layers.unwrap_or(config.layers()) <= config.first_moe_layer {
+        return Held::new();
+    }
+    let reads = u64::from(args.readers) * reader.drives() as u64;
+    vec![("buffers of the mirror".to_owned(), reads * MIRROR_BYTES_A_READ)]
+}
+
+/// How experts will be read, and what is not as it was asked for.
+pub(crate) fn streaming(model: &Model, args: &EngineArgs) -> Result<(Streaming, Vec<String>), Failure> {
+    let (reader, mut notes) = reader(model, args)?;
     let gauge = gauge(args, &mut notes)?;
     let streaming = Streaming {
         gauge,

@@ -1,7 +1,7 @@
 //! A model at work for one command: planned, announced, loaded, fed with prompts. Knows no command.
 use crate::args::{EngineArgs, RecordArgs};
 use crate::errors::Failure;
-use crate::load::{self, Model};
+use crate::load::{self, Held, Model};
 use crate::report::{self, Pace, Settings, Stats};
 use crate::sampling::Decoding;
 use crate::settings::{self, LEAVE_AWAY};
@@ -15,7 +15,6 @@ use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 use store::cache::CacheStatistics;
-use store::mirror::MIRROR_BYTES_A_READ;
 
 /// What a command is planned for.
 pub(crate) struct Demand {
@@ -23,7 +22,7 @@ pub(crate) struct Demand {
     tokens: usize,
     decoding: Option<Decoding>,
     /// What the command itself keeps in memory beside the engine, in bytes.
-    held: Vec<(String, u64)>,
+    held: Held,
     notes: Vec<String>,
     quiet: bool,
 }
@@ -31,7 +30,7 @@ pub(crate) struct Demand {
 impl Demand {
     /// A prompt of `tokens` tokens.
     pub(crate) fn new(request: Request, tokens: usize) -> Self {
-        Demand { request, tokens, decoding: None, held: Vec::new(), notes: Vec::new(), quiet: false }
+        Demand { request, tokens, decoding: None, held: Held::new(), notes: Vec::new(), quiet: false }
     }
 
     /// Tokens are chosen, in this way.
@@ -107,13 +106,9 @@ impl<'a> Planned<'a> {
         let Demand { request, tokens, decoding, mut held, notes, quiet } = demand;
         profile::check(model, args)?;
         let (streaming, notes_on_reads) = load::streaming(model, args)?;
-        if !args.mirror.is_empty() {
-            let reads = u64::from(args.readers) * streaming.reader.drives() as u64;
-            held.push(("buffers of the mirror".to_owned(), reads * MIRROR_BYTES_A_READ));
-        }
-        let mut plan = load::plan(model, &request, tokens, held.iter().map(|(_, bytes)| bytes).sum())?;
+        held.extend(load::held_by_mirror(model, args, request.options.layers, &*streaming.reader));
+        let mut plan = load::plan(model, &request, tokens, held)?;
         refuse_idle(&mut plan, args)?;
-        plan.items.extend(held);
         plan.notes.extend(notes);
         if plan.slab.is_some() {
             plan.notes.extend(notes_on_reads);

@@ -19,7 +19,7 @@ pub(crate) struct PlanArgs {
     /// runs, each of which begins with an empty cache [default: as if experts were picked evenly]
     #[arg(long, value_name = "FILE")]
     pub(crate) trace: Vec<PathBuf>,
-    /// Do not measure memory, arithmetic and drives, which takes up to five seconds: what computing takes stays unknown
+    /// Do not measure memory, arithmetic and drives, which takes some seconds: what computing takes stays unknown
     #[arg(long)]
     pub(crate) no_measure: bool,
     #[command(flatten)]

@@ -371,7 +371,7 @@ fn demand(model: &Model, args: &EngineArgs, tokens: usize, several: bool) -> Res
     if !several {
         return Ok(Demand::new(with(1), tokens));
     }
-    let two = room_for_two(|sequences| load::plan(model, &with(sequences), tokens, 0))?;
+    let two = room_for_two(|sequences| load::plan(model, &with(sequences), tokens, Vec::new()))?;
     let (sequences, note) = if two {
         (2, "two states are planned: the conversation's, and the one before the latest turn, to go back to")
     } else {

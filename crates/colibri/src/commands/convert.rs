@@ -121,7 +121,7 @@ fn dense(args: &ConvertArgs, model: &Model, destination: &Path) -> Result<Dense,
     if let Some(begun) = begun(destination)? {
         return Ok(begun.dense);
     }
-    Ok(load::plan(model, &Request::default(), 1, 0)?.options.dense)
+    Ok(load::plan(model, &Request::default(), 1, Vec::new())?.options.dense)
 }
 
 /// Says what will be written, and refuses what has no room.

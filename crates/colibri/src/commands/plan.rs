@@ -6,7 +6,7 @@ mod text;
 
 use crate::args::PlanArgs;
 use crate::errors::Failure;
-use crate::load::{self, Model};
+use crate::load::{self, Held, Model};
 use crate::probe::rates;
 use crate::report::{self, Settings};
 use crate::{profile, routing};
@@ -30,9 +30,16 @@ pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode, Failure> {
         Some(bytes) => Limits { total: bytes, available: bytes },
         None => Limits::of_machine()?,
     };
-    let request = load::request(&args.engine, args.layers.layers, 1);
-    let plan = load::plan_within(&model, &request, 0, limits)?;
-    let outlook = outlook(args, &model, &plan, limits)?;
+    let layers = args.layers.layers;
+    let request = load::request(&args.engine, layers, 1);
+    let held = if args.engine.mirror.is_empty() {
+        Held::new()
+    } else {
+        let (reader, _) = load::reader(&model, &args.engine)?;
+        load::held_by_mirror(&model, &args.engine, layers, &*reader)
+    };
+    let plan = load::plan_within(&model, &request, 0, held, limits)?;
+    let outlook = outlook(args, &model, &plan, limits, |step| computing(args, step))?;
     if args.output.json {
         report::print_json(&outlook.json())?;
     } else {
@@ -41,12 +48,13 @@ pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// All that is told of a plan within such memory.
+/// All that is told of a plan within such memory; `computing` says how fast a step like this one is computed.
 fn outlook<'a>(
     args: &PlanArgs,
     model: &Model,
     plan: &'a Plan,
     limits: Limits,
+    computing: impl FnOnce(&[ops::Op]) -> Result<Computing, Failure>,
 ) -> Result<Outlook<'a>, Failure> {
     let available = limits.available;
     let mut circumstances =
@@ -54,8 +62,7 @@ fn outlook<'a>(
     circumstances.refuse()?;
     let (mapped, needs_drive) = (circumstances.mapped(), circumstances.needs_drive());
     let steps = Steps::new(args, model, plan, mapped)?;
-    let mut notes = Vec::new();
-    let computing = computing(args, &steps, &mut notes)?;
+    let Computing { rates: computing, mut notes } = computing(&steps.prompt)?;
     let drive = drive(args, model, needs_drive, &mut notes)?;
     circumstances.lacks_computing = computing.is_none() && !args.no_measure;
     circumstances.lacks_drive = drive.is_none() && needs_drive && !args.no_measure;
@@ -64,6 +71,9 @@ fn outlook<'a>(
     notes.extend(source.note());
     notes.extend(circumstances.notes());
     notes.extend(note_of_mapped(mapped));
+    if !args.engine.mirror.is_empty() && plan.is_streamed() {
+        notes.push(OF_MIRROR.to_owned());
+    }
     notes.extend(steps.note_of_hits());
     let facts = steps.predicted(computing.as_ref()).into_iter();
     Ok(Outlook {
@@ -100,36 +110,44 @@ fn traces(args: &PlanArgs, model: &Model, plan: &Plan) -> Result<Vec<RoutingTrac
         let why = if trace.steps.is_empty() {
             "it holds no step; write it anew with --trace-routing".to_owned()
         } else {
-            format!(
-                "it is of another model: expected {}, found {}; write one with `colibri run --trace-routing` on this model",
-                words(expected),
-                words(found)
-            )
+            let (of, advice) = if (found.1, found.2) == (expected.1, expected.2) {
+                ("a run with other --layers", "take as many here, or write one with as many as here")
+            } else {
+                ("another model", "write one with `colibri run --trace-routing` on this model")
+            };
+            format!("it is of {of}: expected {}, found {}; {advice}", words(expected), words(found))
         };
         Err(Failure::Told { kind: "routing", message: format!("--trace {}: {why}", path.display()) })
     };
     args.trace.iter().map(read).collect()
 }
 
-/// How fast this machine computes the model's steps; None if that is not to be known.
-fn computing(args: &PlanArgs, steps: &Steps<'_>, notes: &mut Vec<String>) -> Result<Option<Rates>, Failure> {
+/// How fast steps are computed.
+#[derive(Default)]
+struct Computing {
+    /// None if that is not known.
+    rates: Option<Rates>,
+    notes: Vec<String>,
+}
+
+/// How fast this machine computes such a step, if that is to be known.
+fn computing(args: &PlanArgs, step: &[ops::Op]) -> Result<Computing, Failure> {
     if args.no_measure {
-        return Ok(None);
+        return Ok(Computing::default());
     }
     // What is measured takes memory of this machine, whichever is planned for.
-    match rates::computing(&args.engine, &steps.prompt, Limits::of_machine()?.usable())? {
-        Ok(measured) => {
-            notes.extend(measured.notes);
-            if args.ram.is_some() || args.disk.is_some() {
-                notes.push("what is computed takes as long as on this machine: its processor and memory were measured".into());
-            }
-            Ok(Some(measured.rate))
-        }
-        Err(reason) => {
-            notes.push(reason);
-            Ok(None)
-        }
+    let measured = match rates::computing(&args.engine, step, Limits::of_machine()?.usable())? {
+        Ok(measured) => measured,
+        Err(reason) => return Ok(Computing { rates: None, notes: vec![reason] }),
+    };
+    let mut notes = measured.notes;
+    if args.ram.is_some() || args.disk.is_some() {
+        notes.push(
+            "what is computed takes as long as on this machine: its processor and memory were measured"
+                .into(),
+        );
     }
+    Ok(Computing { rates: Some(measured.rate), notes })
 }
 
 /// The drive's rate; None if it is not known, or not needed.
@@ -160,6 +178,9 @@ fn drive(
 /// Where hits come from without traces.
 const BY_CHANCE: &str = "hits are those of chance, as if experts were picked evenly: texts repeat theirs, so there are more; a \
                          trace of one prompt (colibri run --trace-routing FILE) and --trace FILE make it exact";
+
+/// What seconds leave out.
+const OF_MIRROR: &str = "what a mirror gives is not predicted: add its rate to that of --disk";
 
 /// How much of mapped weights every step reads again: about what finds no room in so much memory, or all of it where the system
 /// drops first what was used longest ago, for then each weight has gone before it comes again. Experts that come through the file
@@ -220,8 +241,8 @@ impl<'a> Steps<'a> {
         Ok(Steps { config: &model.family.config, plan, mapped, token, prompt, rows, traced })
     }
 
-    /// A token at the beginning and at the end of the context, and a chunk of a prompt.
-    fn predicted(&self, rates: Option<&Rates>) -> [(StepKind, Prediction); 3] {
+    /// A token at the beginning and at the end of the context, where these are two, and a chunk of a prompt.
+    fn predicted(&self, rates: Option<&Rates>) -> Vec<(StepKind, Prediction)> {
         let (plan, config) = (self.plan, self.config);
         let slots = plan.slab.map_or(0, |slab| slab.slots());
         let layers = plan.experts / config.experts.max(1);
@@ -234,11 +255,9 @@ impl<'a> Steps<'a> {
         let (of_prompt, of_token) = self.traced;
         let token = |behind| of(&self.token, StepTokens { rows: 1.0, behind }, of_token);
         let prompt = of(&self.prompt, StepTokens { rows: self.rows, behind: 0 }, of_prompt);
-        [
-            (StepKind::Answer, token(0)),
-            (StepKind::Answer, token(plan.context - 1)),
-            (StepKind::Prompt, prompt),
-        ]
+        let last = (plan.context > 1).then(|| token(plan.context - 1));
+        let tokens = std::iter::once(token(0)).chain(last).map(|token| (StepKind::Answer, token));
+        tokens.chain([(StepKind::Prompt, prompt)]).collect()
     }
 
     /// Where hits come from, if not from traces alone.

@@ -145,7 +145,7 @@ pub(crate) fn plan(seen: Seen, args: &EngineArgs) -> Result<(Outlook, Vec<Findin
     let request = load::request(args, None, 1);
     let packings = packings(&model, &request)?;
     let mut findings = vec![packing_finding(&packings)];
-    let plan = match load::plan(&model, &request, 1, 0) {
+    let plan = match load::plan(&model, &request, 1, Vec::new()) {
         Ok(plan) => plan,
         Err(failure) => {
             // The items stand in the message line by line.

@@ -266,7 +266,7 @@ fn prompt_rows(trace: &str) -> f64 {
 fn what_cannot_be_is_refused() {
     let place = TempDir::new().unwrap();
     let trace = traced(place.path(), "a", "Once", "1");
-    let cases: [(&[&str], i32, &str); 17] = [
+    let cases: [(&[&str], i32, &str); 19] = [
         (&["--ram", "64"], 2, "the unit is missing; expected bytes from 256MiB on, such as 64GB"),
         (&["--ram", "25%"], 2, "'--ram <SIZE>': expected bytes from 256MiB on, such as 64GB"),
         (&["--ram", "1MB"], 2, "256MiB"),
@@ -277,17 +277,19 @@ fn what_cannot_be_is_refused() {
             "--readers has no effect on this plan: no drive is measured",
         ),
         (&["--disk", "7GB/s", "--io", "buffered"], 2, "--io has no effect on this plan"),
+        (&["--mirror", "absent-mirror"], 1, "absent-mirror"),
+        (&["--mirror", "x", "--io", "uring"], 2, "--mirror cannot be read with --io uring; take --io direct"),
         (
-            &["--mirror", "x"],
+            &["--layers", "1", "--trace", &trace],
             2,
-            "--mirror has no effect on this plan: what it gives is not predicted; add its rate to that of --disk",
+            "--trace has no effect on this plan: none of the layers in use has routed experts; leave it away or use more",
         ),
         (&["--cache-policy", "lru"], 2, "--cache-policy has no effect on this plan: without --trace hits"),
         (&["--expert-top-p", "0.5", "--trace", &trace], 2, "--expert-top-p has no effect on this plan"),
         (
             &["--no-measure", "--look-ahead", "off"],
             2,
-            "--look-ahead has no effect on this plan: nothing is computed",
+            "--look-ahead has no effect on this plan: with --no-measure seconds stay unknown",
         ),
         (
             &["--disk", "1GB/s", "--overlap", "off", "--look-ahead", "4"],
@@ -299,20 +301,16 @@ fn what_cannot_be_is_refused() {
             2,
             "none of the layers in use has routed experts; leave it away or use more layers",
         ),
-        (
-            &["--no-measure", "--overlap", "off"],
-            2,
-            "--overlap has no effect on this plan: nothing is computed",
-        ),
+        (&["--no-measure", "--overlap", "off"], 2, "--overlap has no effect on this plan: with --no-measure"),
         (
             &["--no-measure", "--activations", "int8"],
             2,
-            "--activations has no effect on this plan: nothing is",
+            "--activations has no effect on this plan: with --no-measure",
         ),
         (
             &["--layers", "3", "--trace", &trace],
             1,
-            "expected 2 layers of 32 experts, of which a token picks 4, found 8 layers",
+            "it is of a run with other --layers: expected 2 layers of 32 experts, of which a token picks 4, found 8 layers",
         ),
         (&["--trace", "absent"], 1, "absent"),
         (&["--ram", "256MiB"], 1, "the model needs"),
@@ -357,6 +355,27 @@ fn what_acts_is_taken_and_what_happens_not_to_act_is_told() {
         let plan = colibri(&[&["plan", "--json"], flags].concat()).good();
         assert!(plan["notes"].to_string().contains(note), "{note}: {}", plan["notes"]);
     }
+}
+
+/// What a run keeps in memory for its mirror is planned, for as many reads as are under way at once.
+#[test]
+fn a_mirror_takes_the_memory_that_it_takes_in_a_run() {
+    let mirror = model_copy();
+    let flags = ["--mirror", text_of(mirror.path()), "--expert-cache", "40x", "--context", "300", "--json"];
+    let planned = |flags: &[&str]| colibri(&[&["plan", "--no-measure"], flags].concat()).good();
+    let bytes = |plan: &Value| plan["memory"]["planned_bytes"].as_u64().unwrap();
+    let plan = planned(&flags);
+    let run =
+        colibri(&[&["run", "Once", "--max-tokens", "1", "--governor", "off"], &flags[..]].concat()).good();
+    assert_eq!(plan["memory"]["planned_bytes"], run["stats"]["memory"]["planned_bytes"]);
+    assert!(plan["memory"]["items"].to_string().contains("buffers of the mirror"), "{plan}");
+    assert_eq!(bytes(&plan) - bytes(&planned(&flags[2..])), 4 * (16 << 20));
+    assert_eq!(bytes(&planned(&[&flags[..], &["--readers", "6"]].concat())) - bytes(&plan), 2 * (16 << 20));
+    let note = "what a mirror gives is not predicted: add its rate to that of --disk";
+    assert!(plan["notes"].to_string().contains(note), "{}", plan["notes"]);
+    // What each packing needs has them, too, so that as much memory as is needed is enough.
+    let needed = |plan: &Value| number(plan, "/memory/packings/2/needed_bytes") as u64;
+    assert_eq!(needed(&plan) - needed(&planned(&flags[2..])), 4 * (16 << 20));
 }
 
 /// Where seconds stay unknown, nothing that they alone depend on acts.
@@ -415,8 +434,7 @@ fn only_buffered_reads_can_act_on_mapped_weights() {
         let plan = with("buffered").good();
         assert!(number(&plan, "/memory/mapped_bytes") > 1e6);
         close(number(steps(&plan)[0], "/mapped_bytes_per_token/most"), 0.0);
-        let note =
-            "--io has no effect on this plan: no drive is measured, and mapped weights find as much room";
+        let note = "--io has no effect on this plan: no drive is measured, and it changes nothing for mapped weights";
         assert!(plan["notes"].to_string().contains(note), "{}", plan["notes"]);
     }
 }

@@ -1,7 +1,9 @@
 //! The walk over all settings of `plan`: given by a variable, each changes a figure or is told to change none, and never both;
 //! typed, it does the same or is refused. Nothing is measured, so that equal plans have equal figures.
-use crate::common::{answer_of, colibri, model_copy, program, text_of};
+use crate::common::{Answer, answer_of, colibri, model_copy, program, text_of};
 use serde_json::Value;
+use std::fs;
+use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tempfile::TempDir;
@@ -10,7 +12,7 @@ use tempfile::TempDir;
 const OF_NO_FIGURE: [&str; 5] = ["json", "color", "log-level", "log-file", "profile"];
 
 /// Every other setting with values that are no defaults.
-fn values(place: &str) -> Vec<(&'static str, &str)> {
+fn values<'a>(place: &'a str, mirror: &'a str) -> Vec<(&'static str, &'a str)> {
     vec![
         ("model", place),
         ("chunk", "7"),
@@ -19,7 +21,7 @@ fn values(place: &str) -> Vec<(&'static str, &str)> {
         ("cache-policy", "lru"),
         ("io", "buffered"),
         ("io", "uring"),
-        ("mirror", place),
+        ("mirror", mirror),
         ("readers", "2"),
         ("overlap", "off"),
         ("look-ahead", "off"),
@@ -36,7 +38,7 @@ fn values(place: &str) -> Vec<(&'static str, &str)> {
 }
 
 /// Flags under which they are tried, each of which decides for some of them.
-fn circumstances<'a>(container: &'a str, trace: &'a str) -> Vec<Vec<&'a str>> {
+fn circumstances<'a>(container: &'a str, trace: &'a str, mirror: &'a str) -> Vec<Vec<&'a str>> {
     let streamed = ["--expert-cache", "40x"];
     let mapped = ["--dense-residency", "mapped", "--model", container];
     vec![
@@ -47,6 +49,8 @@ fn circumstances<'a>(container: &'a str, trace: &'a str) -> Vec<Vec<&'a str>> {
         [&streamed[..], &["--disk", "1GB/s"], &mapped[..]].concat(),
         mapped.to_vec(),
         vec!["--model", container],
+        vec!["--mirror", mirror],
+        [&streamed[..], &["--mirror", mirror]].concat(),
     ]
 }
 
@@ -59,14 +63,19 @@ fn figures(plan: &Value) -> Value {
     figures
 }
 
+/// What a plan says with these flags and this variable, for two threads unless they say otherwise.
+fn planned(flags: &[&str], variable: Option<(&str, &str)>) -> Answer {
+    let mut command = program();
+    command.args(flags).env("COLIBRI_THREADS", "2").envs(variable);
+    answer_of(command, "")
+}
+
 /// What is wrong with a setting under these flags, of which a plan is there without it.
 fn wrong(flags: &[&str], plain: &Value, name: &str, value: &str) -> Option<String> {
     const IDLE: &str = "has no effect on this plan";
     let variable = format!("COLIBRI_{}", name.replace('-', "_").to_uppercase());
-    let mut command = program();
-    command.args(flags).env(&variable, value);
-    let (by_variable, typed) =
-        (answer_of(command, ""), colibri(&[flags, &[&format!("--{name}"), value]].concat()));
+    let by_variable = planned(flags, Some((&variable, value)));
+    let typed = planned(&[flags, &[&format!("--{name}"), value]].concat(), None);
     let said = format!("{flags:?} --{name} {value}");
     if by_variable.code != 0 {
         let is_named = [&by_variable, &typed].iter().all(|answer| answer.error(2).1.contains(name))
@@ -105,21 +114,30 @@ fn every_setting_changes_a_figure_or_is_told_or_refused() {
     colibri(&["convert", "--dense", "int4", "--json", text_of(copy.path()), &container]).good();
     let run = ["run", "Once upon a time", "--max-tokens", "100", "--trace-routing", &trace, "--json"];
     colibri(&run).good();
-    let values = values(text_of(copy.path()));
+    // A mirror has the files of its model.
+    let (of_container, mirror) = (path("mirror"), model_copy());
+    fs::create_dir(&of_container).unwrap();
+    for entry in fs::read_dir(&container).unwrap().map(Result::unwrap) {
+        fs::copy(entry.path(), Path::new(&of_container).join(entry.file_name())).unwrap();
+    }
+    let mirror = text_of(mirror.path());
+    let values = values(text_of(copy.path()), mirror);
     let mut named: Vec<&str> = values.iter().map(|(name, _)| *name).chain(OF_NO_FIGURE).collect();
     named.sort_unstable();
     named.dedup();
     assert_eq!(named, names());
 
     let mut steps = Vec::new();
-    for flags in circumstances(&container, &trace) {
+    for flags in circumstances(&container, &trace, mirror) {
         let fixed = ["plan", "--json", "--no-measure", "--ram", "64GB"];
         let flags = [&fixed[..], &flags].concat();
-        let plain = figures(&colibri(&flags).good());
-        for (name, value) in &values {
+        let plain = figures(&planned(&flags, None).good());
+        for &(name, value) in &values {
+            let value =
+                if name == "mirror" && flags.contains(&container.as_str()) { &of_container } else { value };
             // A flag goes before a variable.
             if !flags.contains(&format!("--{name}").as_str()) {
-                steps.push((flags.clone(), plain.clone(), *name, *value));
+                steps.push((flags.clone(), plain.clone(), name, value));
             }
         }
     }

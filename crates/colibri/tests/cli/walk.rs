@@ -72,7 +72,7 @@ fn rows(place: &Path) -> Vec<Row> {
         row_of(&["plan"], "dense", json!("int4"), Seen::Both("dense", other_memory)),
         row_of(&["plan"], "expert-cache", json!("40x"), Seen::Both("expert_cache", other_memory)),
         row_of(&["plan"], "io", json!("buffered"), Seen::That(idle_in_a_plan)),
-        row_of(&["plan"], "mirror", json!([path("model")]), Seen::That(idle_in_a_plan)),
+        row_of(&["plan"], "mirror", json!([path("model")]), Seen::Both("mirror", other_memory)),
         row_of(&["plan"], "readers", json!(2), Seen::That(idle_in_a_plan)),
         row_of(&["plan"], "check-experts", json!("on"), Seen::That(idle_in_a_plan)),
         row_of(&["plan"], "governor", json!("off"), Seen::That(idle_in_a_plan)),

@@ -34,7 +34,7 @@ fn planned(effective: &mut Effective, matches: &ArgMatches, model: &Model) -> Re
     effective.rows.put_planned("threads", load::threads(&args).to_string());
     // Where it counts layers; elsewhere it is absent or a list.
     let layers = matches.try_get_one::<u32>("layers").ok().flatten().copied();
-    let plan = load::plan(model, &load::request(&args, layers, 1), 1, 0)?;
+    let plan = load::plan(model, &load::request(&args, layers, 1), 1, Vec::new())?;
     effective.rows.put_planned("context", plan.context.to_string());
     effective.rows.put_planned("chunk", plan.chunk.to_string());
     effective.rows.put_planned("dense", plan.options.dense.name().to_owned());

@@ -6,7 +6,7 @@ use crate::settings::{self, LEAVE_AWAY};
 use crate::work::{MORE_LAYERS, NO_EXPERTS, OF_EXPERTS, OF_READS};
 use engine::Plan;
 use engine::predict::MappedReads;
-use models::{Dense, LookAhead};
+use models::{Dense, LookAhead, Residency};
 use store::Access;
 
 /// All that decides whether a setting changes a figure.
@@ -44,7 +44,11 @@ fn told(settings: impl Into<Vec<&'static str>>, holds: bool, why: &'static str) 
 }
 
 const RESIDENT: &str = "there is a slot for every expert";
-const NOT_COMPUTED: &str = "nothing is computed to be measured, so that seconds stay unknown";
+const RESIDENT_WITH_ROOM: &str = "there is a slot for every expert, and mapped weights have room";
+const NO_EXPERTS_WITH_ROOM: &str =
+    "none of the layers in use has routed experts, and mapped weights have room";
+const NOT_PACKED: &str = "none of the weights in use are packed";
+const NOT_COMPUTED: &str = "with --no-measure seconds stay unknown";
 const NO_COMPUTING: &str = "computing could not be measured, so that seconds stay unknown";
 const NO_RATE: &str = "no drive could be measured, so that seconds stay unknown";
 const NOT_READ: &str = "no drive is measured";
@@ -68,18 +72,18 @@ impl Circumstances<'_> {
     fn decided_by_flags(&self) -> Vec<Row> {
         let (plan, args) = (self.plan, self.args);
         let engine = &args.engine;
-        let (no_experts, no_reads) = (plan.slab.is_none(), !self.needs_drive());
-        let no_packed = no_experts && plan.options.dense == Dense::Bf16;
+        let (no_experts, no_mirror) = (plan.slab.is_none(), engine.mirror.is_empty());
+        let no_packed = no_experts && engine.dense() == Some(Dense::Bf16);
         let contradicts = !engine.overlap.0 && engine.look_ahead != LookAhead::Off;
         vec![
             refused(OF_EXPERTS, no_experts, NO_EXPERTS, MORE_LAYERS),
-            refused(OF_READS, no_experts && no_reads, NO_EXPERTS, MORE_LAYERS),
-            refused(["activations"], no_packed, "none of the weights in use are packed", LEAVE_AWAY),
-            refused(["mirror"], true, "what it gives is not predicted", "add its rate to that of --disk"),
+            refused(["trace"], no_experts, NO_EXPERTS, MORE_LAYERS),
+            refused(OF_READS, no_experts && !self.may_map(), NO_EXPERTS, MORE_LAYERS),
+            refused(["activations"], no_packed, NOT_PACKED, LEAVE_AWAY),
             refused(["check-experts", "governor"], true, "it acts in a run only", LEAVE_AWAY),
             refused(["expert-top-p"], true, TOP_P, LEAVE_AWAY),
             refused(["cache-policy"], args.trace.is_empty(), CHANCE, "give a --trace or leave it away"),
-            refused(["readers"], self.no_drive(), NOT_READ, LEAVE_AWAY),
+            refused(["readers"], self.no_drive() && no_mirror, NOT_READ, LEAVE_AWAY),
             refused(["io"], self.no_drive() && !self.may_crowd(), NOT_READ, LEAVE_AWAY),
             refused(["threads"], args.no_measure && !plan.packs, NOT_COMPUTED, LEAVE_AWAY),
             refused(["device", "activations"], args.no_measure, NOT_COMPUTED, LEAVE_AWAY),
@@ -91,20 +95,31 @@ impl Circumstances<'_> {
     /// What changes nothing as memory, files and measurements happen to be.
     fn decided_otherwise(&self) -> Vec<Row> {
         let (plan, engine) = (self.plan, &self.args.engine);
-        let (resident, no_reads) = (plan.all_resident(), !self.needs_drive());
+        let (no_experts, resident, no_reads) =
+            (plan.slab.is_none(), plan.all_resident(), !self.needs_drive());
+        let why_no_reads = match (no_experts, self.may_map()) {
+            (true, false) => NO_EXPERTS,
+            (true, true) => NO_EXPERTS_WITH_ROOM,
+            (false, false) => RESIDENT,
+            (false, true) => RESIDENT_WITH_ROOM,
+        };
+        let no_packed = no_experts && plan.options.dense == Dense::Bf16;
+        // The memory of a mirror depends on them, wherever there are experts.
+        let readers_only_read = no_experts || engine.mirror.is_empty();
         let as_direct = self.mapped() == mapped_reads(plan, self.available, Access::Direct);
         let number = matches!(engine.look_ahead, LookAhead::Ranks(_));
         vec![
-            told(["disk"], no_reads && plan.slab.is_none(), NO_EXPERTS),
+            told(["activations"], no_packed, NOT_PACKED),
             told(["trace", "cache-policy", "overlap", "look-ahead"], resident, RESIDENT),
-            told(["disk", "io", "readers"], no_reads, RESIDENT),
+            told(["disk", "io"], no_reads, why_no_reads),
+            told(["readers"], no_reads && readers_only_read, why_no_reads),
             told(
                 ["io"],
                 self.no_drive() && as_direct,
-                "no drive is measured, and mapped weights find as much room as ever",
+                "no drive is measured, and it changes nothing for mapped weights",
             ),
             told(["io"], self.lacks_drive && as_direct, NO_RATE),
-            told(["readers"], self.lacks_drive, NO_RATE),
+            told(["readers"], self.lacks_drive && readers_only_read, NO_RATE),
             told(["look-ahead"], !engine.overlap.0, IN_TURN),
             told(["overlap", "look-ahead"], self.lacks_drive, NO_RATE),
             told(["overlap", "look-ahead"], self.lacks_computing, NO_COMPUTING),
@@ -123,14 +138,18 @@ impl Circumstances<'_> {
         self.args.no_measure || self.args.disk.is_some()
     }
 
+    /// Weights are mapped if they can be.
+    fn may_map(&self) -> bool {
+        self.args.engine.dense_residency == Residency::Mapped
+    }
+
     /// Experts that come through the file cache may take the room of mapped weights there.
     fn may_crowd(&self) -> bool {
-        let (plan, engine) = (self.plan, &self.args.engine);
-        engine.io == Access::Buffered && plan.is_streamed() && plan.dense.mapped > 0
+        self.args.engine.io == Access::Buffered && self.may_map() && self.plan.slab.is_some()
     }
 
     /// Each setting that changes nothing, with what is said of it by the first row that holds, and its advice.
-    fn idle(&self) -> Vec<(&'static str, String, Option<&'static str>)> {
+    pub(super) fn idle(&self) -> Vec<(&'static str, String, Option<&'static str>)> {
         let mut idle: Vec<(&str, String, Option<&str>)> = Vec::new();
         let rows = self.decided_by_flags().into_iter().chain(self.decided_otherwise());
         for Row { settings, why, advice, .. } in rows.filter(|row| row.holds) {
@@ -149,9 +168,11 @@ impl Circumstances<'_> {
     /// The first such setting.
     pub(super) fn refuse(&self) -> Result<(), Failure> {
         for (name, what, advice) in self.idle() {
-            if let Some(advice) = advice {
-                settings::idle(name, &what, advice)?;
+            let Some(advice) = advice else { continue };
+            if self.is_typed(name) == Some(true) {
+                return Err(Failure::Usage(format!("--{name} {what}; {advice}")));
             }
+            settings::idle(name, &what, advice)?;
         }
         Ok(())
     }
@@ -159,14 +180,21 @@ impl Circumstances<'_> {
     /// Notes of what changes nothing and is not refused.
     pub(super) fn notes(&self) -> Vec<String> {
         let told = |(name, what, _): (&str, String, Option<&str>)| {
-            // Flags of one call have no origin.
-            let is_typed = match name {
-                "disk" => self.args.disk.is_some(),
-                "trace" => !self.args.trace.is_empty(),
-                _ => return settings::told(name, &what),
-            };
-            is_typed.then(|| format!("--{name} {what}"))
+            let is_typed = self.is_typed(name);
+            is_typed.map_or_else(
+                || settings::told(name, &what),
+                |typed| typed.then(|| format!("--{name} {what}")),
+            )
         };
         self.idle().into_iter().filter_map(told).collect()
+    }
+
+    /// Whether a flag of one call was given, which has no origin; None for settings, which have.
+    fn is_typed(&self, name: &str) -> Option<bool> {
+        match name {
+            "disk" => Some(self.args.disk.is_some()),
+            "trace" => Some(!self.args.trace.is_empty()),
+            _ => None,
+        }
     }
 }

@@ -72,8 +72,8 @@ fn memory(text: &mut String, machine: &PlannedMachine, plan: &Plan) {
     let _ = writeln!(text, "{:>10}  in all", show_bytes(plan.bytes()));
     let without_room = plan.mapped_without_room(limits.available);
     for (bytes, what) in [
-        (plan.dense.mapped, "of weights are mapped: in memory as far as that is left"),
-        (without_room, "of these, about, have no room: every step reads at least so much again"),
+        (plan.dense.mapped, "of weights are mapped: kept in memory as far as there is room"),
+        (without_room, "about so much of them has no room and is read again in every step, at least"),
     ] {
         if bytes > 0 {
             let _ = writeln!(text, "{:>10}  {what}", show_bytes(bytes));
@@ -159,10 +159,18 @@ fn predicted(text: &mut String, steps: &[StepFacts]) {
         }
         let _ = writeln!(text, "{}", paragraph(&line, 2, COLUMNS));
     }
-    if steps.iter().any(|step| step.at_best.is_some()) {
+    let bounds = || steps.iter().flat_map(|step| [step.at_best, step.at_worst]).flatten();
+    if bounds().any(|of| of.bound == Bound::Waits) {
+        let _ = writeln!(text, "{}", paragraph(WAITS, 2, COLUMNS));
+    }
+    if bounds().next().is_some() {
         let _ = writeln!(text, "{}", paragraph(&between(steps), 2, COLUMNS));
     }
 }
+
+/// What bounds a step that nothing else does.
+const WAITS: &str =
+    "waits: reads begin when it is known what is needed, and computing goes on when it has come";
 
 /// What the least and the most seconds of these steps stand for.
 fn between(steps: &[StepFacts]) -> String {
@@ -179,7 +187,7 @@ fn between(steps: &[StepFacts]) -> String {
     let parts = parts.iter().filter(|(depends, ..)| *depends);
     let (best, worst): (Vec<&str>, Vec<&str>) = parts.map(|(_, best, worst)| (*best, *worst)).unzip();
     if best.is_empty() {
-        return "at best is at worst: nothing depends on guesses or on mapped weights".to_owned();
+        return "both columns are the same: nothing depends on guesses or on mapped weights".to_owned();
     }
     format!("at best: {}; at worst: {}", best.join(", and "), worst.join(", and "))
 }
@@ -199,8 +207,6 @@ fn words(bound: Bound) -> &'static str {
         Bound::Disk => "the disk",
         Bound::Memory => "memory",
         Bound::Arithmetic => "arithmetic",
-        Bound::Waits => {
-            "waits (reads begin when it is known what is needed, and computing goes on when it has come)"
-        }
+        Bound::Waits => "waits",
     }
 }
