@@ -196,16 +196,21 @@ fn a_prediction_multiplies_by_layers() {
     assert_eq!(of(None).time, None);
 }
 
-#[test]
-fn traces_tell_of_prompts_and_tokens() {
-    let head = RoutingHead {
+/// Of a trace of one layer of which each token picks so many experts.
+fn head(ranks: u16) -> RoutingHead {
+    RoutingHead {
         identity: [0; 32],
         first_layer: 1,
         layers: 1,
         experts_per_layer: 8,
-        ranks: 1,
+        ranks,
         expert_bytes: 10,
-    };
+    }
+}
+
+#[test]
+fn traces_tell_of_prompts_and_tokens() {
+    let head = head(1);
     let step = |picks: &[u16]| vec![LayerPicks { layer: 1, picks: picks.to_vec() }];
     let steps = vec![step(&[0, 1]), step(&[1, 2]), step(&[2]), step(&[3]), step(&[2]), step(&[2])];
     let trace = RoutingTrace { head: head.clone(), steps, cut: 0 };
@@ -227,14 +232,7 @@ fn traces_tell_of_prompts_and_tokens() {
 /// What a token of several prompts reads is the mean over all their tokens: 4 experts for 2 of them and 3 for 3 more.
 #[test]
 fn a_token_of_several_prompts_reads_the_mean() {
-    let head = RoutingHead {
-        identity: [0; 32],
-        first_layer: 1,
-        layers: 1,
-        experts_per_layer: 8,
-        ranks: 2,
-        expert_bytes: 10,
-    };
+    let head = head(2);
     let prompt = |picks: &[u16]| RoutingTrace {
         head: head.clone(),
         steps: vec![vec![LayerPicks { layer: 1, picks: picks.to_vec() }]],
